@@ -1,0 +1,267 @@
+"""From files to tokenised splits: read, clean, split by content, take out leaks, learn the pieces, and keep the result.
+
+The result lies in a folder named after everything it depends on, so a second run reads nothing and tokenises nothing,
+and another setting never meets it.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow.compute as pc
+from jaxtyping import Int
+
+from mt.data.cleaning import fraction, key, normalise, why_dropped
+from mt.data.readers import HELD_OUT, Source, Unreadable
+from mt.tokenizer import Tokenizer
+
+FORMAT = 1  # of the cache: raised when what is written there changes its meaning
+SPLITS = ("train", *HELD_OUT)
+PAIRS_A_PROCESS = 50_000  # below that, starting another process costs more than it saves
+
+Report = dict[str, dict[str, Any]]
+"""split → {"read": int, "kept": int, "dropped": {reason: int}, "first": {reason: file:line}}"""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    splits: dict[str, datasets.Dataset]
+    """Columns src, tgt (normalised text) and src_ids, tgt_ids (without BOS and EOS); on disk, not in memory."""
+    tokenizer: Tokenizer
+    report: Report
+    fingerprint: str
+    """Of the contents and all settings: what a resumed run must find again."""
+    cached: bool
+
+
+def lengths(split: datasets.Dataset, column: str) -> Int[np.ndarray, "N"]:
+    """Pieces of every sentence of the column src_ids or tgt_ids."""
+    return pc.list_value_length(split.data.column(column)).to_numpy()  # type: ignore[no-any-return]
+
+
+def prepare(
+    *,
+    train: str | Sequence[str],
+    validation: str | Sequence[str] | None,
+    test: str | Sequence[str] | None,
+    columns: Mapping[str, str],
+    src: str,
+    tgt: str,
+    vocab_size: int,
+    max_pieces: int,
+    max_ratio: float,
+    held_out: int,
+    cache_dir: str,
+) -> Corpus:
+    """Splits ready for batching, from the cache where they lie there already.
+
+    train, validation, test: see `Source.parse`; a split that is None is taken out of train by content, about
+    `held_out` pairs. columns: language → column. max_pieces, max_ratio: longer or more unequal training pairs are left
+    out. ValueError for whatever is wrong with files or settings.
+    """
+    for language in (src, tgt):
+        if language not in columns:
+            raise ValueError(f"language {language!r} has no column; data.columns knows {', '.join(columns)}")
+    if src == tgt:
+        raise ValueError(f"data.src and data.tgt are both {src!r}")
+    given = {"train": train, "validation": validation, "test": test}
+    sources = {split: Source.parse(value) for split, value in given.items() if value is not None}
+    settings = {
+        "format": FORMAT,
+        "sources": {split: source.identity() for split, source in sources.items()},
+        "columns": list(columns.items()),
+        "languages": [src, tgt],
+        "cleaning": [max_pieces, max_ratio, held_out],
+        "vocab_size": vocab_size,
+    }
+    fingerprint = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16]
+    folder = Path(cache_dir).expanduser() / fingerprint
+    cached = folder.is_dir()
+    if not cached:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix="preparing-") as work:
+            splits, report = _clean_splits(sources, columns, src, tgt, max_ratio, held_out, Path(work) / "read")
+            tokenizer = Tokenizer.train(_sentences(splits["train"]), vocab_size)
+            done = Path(work) / "done"
+            for name, split in splits.items():
+                longest = max_pieces if name == "train" else None
+                split = _tokenise(split, tokenizer, longest, report[name])
+                split.save_to_disk(done / name)
+            (done / "tokenizer.model").write_bytes(tokenizer.model)
+            (done / "report.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
+            try:
+                done.rename(folder)
+            except OSError:  # another run was faster: its folder holds the same
+                if not folder.is_dir():
+                    raise
+    return Corpus(
+        splits={name: datasets.load_from_disk(str(folder / name)) for name in SPLITS},
+        tokenizer=Tokenizer((folder / "tokenizer.model").read_bytes()),
+        report=json.loads((folder / "report.json").read_text(encoding="utf-8")),
+        fingerprint=fingerprint,
+        cached=cached,
+    )
+
+
+def _clean_splits(
+    sources: Mapping[str, Source],
+    columns: Mapping[str, str],
+    src: str,
+    tgt: str,
+    max_ratio: float,
+    held_out: int,
+    work: Path,
+) -> tuple[dict[str, datasets.Dataset], Report]:
+    report: Report = {name: {"read": 0, "kept": 0, "dropped": Counter(), "first": {}} for name in SPLITS}
+    order = [list(columns).index(src), list(columns).index(tgt)]
+    splits = {
+        name: _read(source, columns, order, max_ratio if name == "train" else None, report[name], work / name)
+        for name, source in sources.items()
+    }
+    missing = [name for name in HELD_OUT if name not in splits]
+    if missing:
+        splits.update(_split_by_content(splits.pop("train"), missing, held_out))
+        for name in missing:
+            report[name]["read"] = len(splits[name])
+            report["train"]["dropped"][f"now {name}"] = len(splits[name])
+    seen: dict[str, str] = {}
+    for name in reversed(SPLITS):
+        splits[name] = _without_leaks(splits[name], seen, report[name])
+        if name != "train":
+            for column in ("src_key", "tgt_key"):
+                seen = dict.fromkeys(splits[name][column], f"stands in {name}") | seen
+    for name, split in splits.items():
+        report[name]["kept"] = len(split)
+        if not len(split):
+            reasons = ", ".join(f"{n} {reason}" for reason, n in report[name]["dropped"].items()) or "the file is empty"
+            raise ValueError(f"no {name} pair is left of {report[name]['read']} read ({reasons})")
+    return splits, report
+
+
+def _read(
+    source: Source,
+    columns: Mapping[str, str],
+    order: list[int],
+    max_ratio: float | None,
+    report: dict[str, Any],
+    work: Path,
+) -> datasets.Dataset:
+    """The readable, cleaned pairs of a source. max_ratio None: a held-out split loses only what can't be used."""
+    dropped: Counter[str] = report["dropped"]
+    seen: set[bytes] = set()
+
+    def why(a: str, b: str) -> str | None:
+        if max_ratio is None:
+            return None if a and b else "empty side"
+        if reason := why_dropped(a, b, max_ratio):
+            return reason
+        digest = hashlib.blake2b(f"{a}\t{b}".encode(), digest_size=8).digest()
+        if digest in seen:
+            return "identical pair"
+        seen.add(digest)
+        return None
+
+    def rows() -> Iterator[dict[str, str]]:
+        for row in source.rows(columns):
+            report["read"] += 1
+            if isinstance(row, Unreadable):
+                dropped[row.reason] += 1
+                report["first"].setdefault(row.reason, row.where)
+                continue
+            a, b = (normalise(row[column]) for column in order)
+            if reason := why(a, b):
+                dropped[reason] += 1
+                continue
+            yield {"src": a, "tgt": b, "src_key": key(a), "tgt_key": key(b)}
+
+    features = datasets.Features(dict.fromkeys(("src", "tgt", "src_key", "tgt_key"), datasets.Value("string")))
+    return datasets.Dataset.from_generator(
+        rows, features=features, cache_dir=str(work), fingerprint=work.name
+    )  # type: ignore[return-value]
+
+
+def _split_by_content(
+    train: datasets.Dataset, missing: Sequence[str], held_out: int
+) -> dict[str, datasets.Dataset]:
+    """Take about held_out pairs out for each missing split: those whose source sentence's hash falls in its share."""
+    share = held_out / len(train)
+    if share * len(missing) > 0.5:
+        raise ValueError(
+            f"{len(train)} pairs are too few to take {held_out} for each of {', '.join(missing)} out of them: "
+            f"set data.held_out to at most {len(train) // (2 * len(missing))}, or name files for them"
+        )
+    index: dict[str, list[int]] = {name: [] for name in ("train", *missing)}
+    for i, src_key in enumerate(_values(train, "src_key")):
+        place = int(fraction(src_key[0]) / share)
+        index[missing[place] if place < len(missing) else "train"].append(i)
+    return {name: train.select(chosen) for name, chosen in index.items()}
+
+
+def _without_leaks(split: datasets.Dataset, taken: Mapping[str, str], report: dict[str, Any]) -> datasets.Dataset:
+    """Leave out the pairs of which either side stands in a split that was taken before: key → reason."""
+    kept = []
+    for i, keys in enumerate(_values(split, "src_key", "tgt_key")):
+        reason = taken.get(keys[0]) or taken.get(keys[1])
+        if reason:
+            report["dropped"][reason] += 1
+        else:
+            kept.append(i)
+    return split.select(kept)
+
+
+def _values(split: datasets.Dataset, *columns: str) -> Iterator[tuple[str, ...]]:
+    for batch in split.select_columns(list(columns)).iter(batch_size=10_000):
+        yield from zip(*(batch[column] for column in columns), strict=True)
+
+
+def _sentences(split: datasets.Dataset) -> Iterator[str]:
+    for pair in _values(split, "src", "tgt"):
+        yield from pair
+
+
+def _tokenise(
+    split: datasets.Dataset, tokenizer: Tokenizer, longest: int | None, report: dict[str, Any]
+) -> datasets.Dataset:
+    """Add src_ids and tgt_ids; leave out what has more pieces than `longest`."""
+    ids = datasets.List(datasets.Value("int32"))
+    processes = min(os.cpu_count() or 1, len(split) // PAIRS_A_PROCESS)
+    split = split.map(
+        _encode,
+        fn_kwargs={"model": tokenizer.model},
+        batched=True,
+        num_proc=processes if processes > 1 else None,
+        remove_columns=["src_key", "tgt_key"],
+        features=datasets.Features(
+            {"src": datasets.Value("string"), "tgt": datasets.Value("string"), "src_ids": ids, "tgt_ids": ids}
+        ),
+        desc="tokenising",
+    )
+    if longest is None:
+        return split
+    kept = np.flatnonzero(np.maximum(lengths(split, "src_ids"), lengths(split, "tgt_ids")) <= longest)
+    if len(kept) == len(split):
+        return split
+    report["dropped"][f"more than {longest} pieces"] = len(split) - len(kept)
+    report["kept"] = len(kept)
+    return split.select(kept)
+
+
+def _encode(batch: dict[str, list[str]], model: bytes) -> dict[str, list[list[int]]]:
+    tokenizer = _tokenizer(model)
+    return {"src_ids": tokenizer.encode(batch["src"]), "tgt_ids": tokenizer.encode(batch["tgt"])}
+
+
+@lru_cache(maxsize=1)
+def _tokenizer(model: bytes) -> Tokenizer:
+    """One a process, rather than one a batch."""
+    return Tokenizer(model)

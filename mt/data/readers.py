@@ -1,0 +1,207 @@
+"""Pairs of sentences from files as they are found: TSV, CSV, JSON lines, Parquet, or two aligned plain-text files.
+
+Lines end at a newline and nowhere else: not at a Unicode line separator, not inside an unmatched quotation mark of a TSV.
+A line that can't be read is an `Unreadable`, so that it is counted and never shifts its neighbours.
+"""
+
+import csv
+import gzip
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, BinaryIO
+
+EVERYDAY = Path(__file__).parent / "everyday"
+HELD_OUT = ("validation", "test")
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    reason: str
+    where: str
+
+
+Row = Sequence[str] | Unreadable
+"""The columns of one line, in the order in which they were asked for."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One split: its files, read one after the other; `aligned` files are read side by side, a column each."""
+
+    files: tuple[str, ...]
+    aligned: bool = False
+
+    @classmethod
+    def parse(cls, value: str | Sequence[str]) -> "Source":
+        """value: a path, a glob, `everyday://train`, `hf://…`, or two paths of aligned plain-text files.
+
+        ValueError, naming the file, where one does not exist.
+        """
+        if not isinstance(value, str):
+            if len(value) != 2:
+                raise ValueError(f"aligned plain-text files come in twos, not {len(value)}: {list(value)}")
+            return cls(tuple(_existing(str(path)) for path in value), aligned=True)
+        if value.startswith("everyday://"):
+            split = value.removeprefix("everyday://")
+            topics = [f for f in sorted(EVERYDAY.glob("*.tsv")) if f.stem not in (*HELD_OUT, "alignments")]
+            chosen = topics if split == "train" else [EVERYDAY / f"{split}.tsv"]
+            return cls(tuple(_existing(str(path)) for path in chosen))
+        if value.startswith("hf://"):
+            return cls((value,))
+        if not Path(value).exists() and (found := sorted(map(str, Path().glob(value)) if not Path(value).is_absolute()
+                                         else map(str, Path("/").glob(value.lstrip("/"))))):
+            return cls(tuple(found))
+        return cls((_existing(value),))
+
+    def identity(self) -> list[str]:
+        """What tells these contents from others: a digest of every file, or a pinned address."""
+        return [f if f.startswith("hf://") else _digest(Path(f)) for f in self.files]
+
+    def rows(self, columns: Mapping[str, str]) -> Iterator[Row]:
+        """columns: language to column name, in the order of the file's columns where it has no header."""
+        if self.aligned:
+            yield from _aligned(*self.files)
+            return
+        for file in self.files:
+            yield from _READERS[_kind(file)](file, columns)
+
+
+def _existing(path: str) -> str:
+    if not Path(path).is_file():
+        raise ValueError(f"no such file: {path}")
+    return path
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else (
+            hashlib.sha256(file.read()).hexdigest()
+        )
+
+
+def _kind(file: str) -> str:
+    name = file.lower().removesuffix(".gz")
+    kind = name.rpartition(".")[2]
+    if kind not in _READERS:
+        raise ValueError(f"{file}: what kind of file is this? Known endings, with or without .gz: .{', .'.join(_READERS)}")
+    return kind
+
+
+def _lines(file: str) -> Iterator[str | Unreadable]:
+    """Lines without their end (LF or CRLF), and without a byte-order mark."""
+    opened: BinaryIO
+    with Path(file).open("rb") as raw:
+        is_gzip = raw.read(2) == b"\x1f\x8b"
+    with gzip.open(file, "rb") if is_gzip else Path(file).open("rb") as opened:  # type: ignore[assignment]
+        try:
+            for number, line in enumerate(opened, 1):
+                if number == 1:
+                    line = line.removeprefix(b"\xef\xbb\xbf")
+                try:
+                    yield line.rstrip(b"\r\n").decode()
+                except UnicodeDecodeError:
+                    yield Unreadable("not UTF-8", f"{file}:{number}")
+        except (EOFError, gzip.BadGzipFile, OSError) as error:
+            raise ValueError(f"{file}: can't be read to its end: {error}") from None
+
+
+def _tsv(file: str, columns: Mapping[str, str]) -> Iterator[Row]:
+    for number, line in enumerate(_lines(file), 1):
+        if isinstance(line, Unreadable):
+            yield line
+        elif len(cells := line.split("\t")) == len(columns):
+            yield cells
+        else:
+            yield Unreadable(f"not {len(columns)} columns", f"{file}:{number}")
+
+
+def _csv(file: str, columns: Mapping[str, str]) -> Iterator[Row]:
+    bad: list[Unreadable] = []
+
+    def text() -> Iterator[str]:
+        for line in _lines(file):
+            if isinstance(line, Unreadable):
+                bad.append(line)
+            else:
+                yield line + "\n"
+
+    reader = csv.DictReader(text(), restkey="", restval=None)
+    missing = set(columns.values()) - set(reader.fieldnames or ())
+    if missing:
+        raise ValueError(f"{file}: no column {', '.join(sorted(missing))}; its columns: {', '.join(reader.fieldnames or ())}")
+    try:
+        for record in reader:
+            cells = [record[name] for name in columns.values()]
+            if "" in record or None in cells:
+                yield Unreadable(f"not {len(reader.fieldnames or ())} columns", f"{file}:{reader.line_num}")
+            else:
+                yield cells
+    except csv.Error as error:
+        raise ValueError(f"{file}:{reader.line_num}: {error}") from None
+    yield from bad
+
+
+def _jsonl(file: str, columns: Mapping[str, str]) -> Iterator[Row]:
+    for number, line in enumerate(_lines(file), 1):
+        if isinstance(line, Unreadable):
+            yield line
+            continue
+        try:
+            cells = [_field(json.loads(line), name) for name in columns.values()]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            cells = [None]
+        if all(isinstance(cell, str) for cell in cells):
+            yield cells
+        else:
+            yield Unreadable(f"not JSON with {', '.join(columns.values())}", f"{file}:{number}")
+
+
+def _field(record: Any, name: str) -> Any:
+    """record["translation"]["en"] for the name translation.en."""
+    for part in name.split("."):
+        record = record[part]
+    return record
+
+
+def _parquet(file: str, columns: Mapping[str, str]) -> Iterator[Row]:
+    import datasets  # half a second that the other kinds of file don't need
+
+    try:
+        table = datasets.load_dataset("parquet", data_files=file, split="train", streaming=not file.startswith("hf://"))
+        for number, record in enumerate(table):
+            cells = [_field(record, name) for name in columns.values()]
+            yield cells if all(isinstance(c, str) for c in cells) else Unreadable("a missing value", f"{file}: row {number}")
+    except (KeyError, TypeError):
+        raise ValueError(f"{file}: no column {' or '.join(columns.values())}; its columns: {', '.join(record)}") from None
+    except Exception as error:  # whatever the network, the hub's client or the file's parser raises
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        offline = "; without a network use data=everyday, or data=files with data.train=FILE" if "://" in file else ""
+        raise ValueError(f"{file}: {reason}{offline}") from None
+
+
+def _aligned(left: str, right: str) -> Iterator[Row]:
+    count = [0, 0]
+    for pair in zip_longest(_lines(left), _lines(right)):
+        for side, line in enumerate(pair):
+            count[side] += line is not None
+        if None in pair:
+            continue
+        bad = [line for line in pair if isinstance(line, Unreadable)]
+        yield bad[0] if bad else pair  # type: ignore[misc]
+    if count[0] != count[1]:
+        raise ValueError(f"aligned files differ in length: {left} has {count[0]} lines, {right} has {count[1]}")
+
+
+_READERS = {"tsv": _tsv, "csv": _csv, "jsonl": _jsonl, "json": _jsonl, "parquet": _parquet}
+
+
+def read_lines(file: str) -> Iterable[str]:
+    """The lines of a text file. ValueError at the first that is not UTF-8."""
+    for line in _lines(file):
+        if isinstance(line, Unreadable):
+            raise ValueError(f"{line.where}: {line.reason}")
+        yield line

@@ -1,0 +1,33 @@
+"""Token embeddings and the sinusoidal positions that are added to them (Vaswani et al. 2017, sections 3.4, 3.5)."""
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+
+def sinusoidal_positions(start: int, end: int, d_model: int, device: torch.device) -> Float[Tensor, "T D"]:
+    """PE(p, 2i) = sin(p / 10000^(2i/D)), PE(p, 2i+1) = cos(p / 10000^(2i/D)) for the positions p = start..end-1."""
+    position = torch.arange(start, end, dtype=torch.float32, device=device)
+    frequency = torch.exp(torch.arange(0, d_model, 2, device=device) * (-math.log(10_000) / d_model))
+    angle = torch.outer(position, frequency)
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(start_dim=1)
+
+
+class Embedding(nn.Module):
+    """Token embedding · √D + position. Its matrix is also the output projection (Press & Wolf 2017)."""
+
+    def __init__(self, *, vocab_size: int, d_model: int) -> None:
+        super().__init__()
+        if d_model % 2:
+            raise ValueError(f"d_model={d_model} is odd: sine and cosine positions come in pairs")
+        self.token = nn.Embedding(vocab_size, d_model)
+        nn.init.normal_(self.token.weight, std=d_model**-0.5)
+
+    def forward(self, ids: Int[Tensor, "B T"], start: int = 0) -> Float[Tensor, "B T D"]:
+        """start: the position of the first column."""
+        d_model = self.token.embedding_dim
+        positions = sinusoidal_positions(start, start + ids.shape[1], d_model, ids.device)
+        tokens = self.token(ids) * math.sqrt(d_model)
+        return tokens + positions.to(tokens.dtype)

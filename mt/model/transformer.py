@@ -1,0 +1,137 @@
+"""The encoder-decoder transformer: training's two whole sequences, and the piece-by-piece steps that search takes."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from mt.model.dropout import Dropout
+from mt.model.embedding import Embedding
+from mt.model.layers import DecoderLayer, EncoderLayer, KeysValues
+from mt.model.masks import causal_mask, padding_mask
+
+
+class Encoder(nn.Module):
+    def __init__(self, *, num_layers: int, d_model: int, num_heads: int, d_ff: int, dropout: float) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            EncoderLayer(d_model=d_model, num_heads=num_heads, d_ff=d_ff, dropout=dropout)
+            for _ in range(num_layers)
+        )
+        self.norm = nn.LayerNorm(d_model)
+
+
+class Decoder(nn.Module):
+    def __init__(self, *, num_layers: int, d_model: int, num_heads: int, d_ff: int, dropout: float) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            DecoderLayer(d_model=d_model, num_heads=num_heads, d_ff=d_ff, dropout=dropout)
+            for _ in range(num_layers)
+        )
+        self.norm = nn.LayerNorm(d_model)
+
+
+@dataclass(frozen=True)
+class DecoderState:
+    """What the steps of a search need to know: B sentences with W hypotheses each, of the same length."""
+
+    length: int
+    width: int
+    past: tuple[KeysValues, ...]
+    """A layer's self-attention, one row a hypothesis (B·W)."""
+    memory: tuple[KeysValues, ...]
+    """A layer's cross-attention, one row a sentence (B): computed once."""
+    src: Int[Tensor, "B S"]
+
+
+class Transformer(nn.Module):
+    """Pre-norm, sinusoidal positions, one matrix for source and target embedding and output projection.
+
+    Masks are made here from the ids, so no caller can get one wrong.
+    """
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        d_model: int,
+        num_heads: int,
+        d_ff: int,
+        encoder_layers: int,
+        decoder_layers: int,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.embedding = Embedding(vocab_size=vocab_size, d_model=d_model)
+        self.dropout = Dropout(dropout)
+        self.encoder = Encoder(
+            num_layers=encoder_layers, d_model=d_model, num_heads=num_heads, d_ff=d_ff, dropout=dropout
+        )
+        self.decoder = Decoder(
+            num_layers=decoder_layers, d_model=d_model, num_heads=num_heads, d_ff=d_ff, dropout=dropout
+        )
+        for parameter in [*self.encoder.parameters(), *self.decoder.parameters()]:
+            if parameter.dim() > 1:
+                nn.init.xavier_uniform_(parameter)
+
+    def forward(self, src: Int[Tensor, "B S"], tgt_in: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
+        """Logits of the piece that follows each piece of tgt_in, which begins with BOS."""
+        return self.logits(self.decode(self.encode(src), src, tgt_in))
+
+    def encode(self, src: Int[Tensor, "B S"]) -> Float[Tensor, "B S D"]:
+        src_mask = padding_mask(src)
+        x = self.dropout(self.embedding(src))
+        for layer in self.encoder.layers:
+            x = layer(x, src_mask)
+        return self.encoder.norm(x)
+
+    def decode(
+        self, memory: Float[Tensor, "B S D"], src: Int[Tensor, "B S"], tgt_in: Int[Tensor, "B T"]
+    ) -> Float[Tensor, "B T D"]:
+        tgt_mask, src_mask = causal_mask(tgt_in.shape[1], tgt_in.device), padding_mask(src)
+        x = self.dropout(self.embedding(tgt_in))
+        for layer in self.decoder.layers:
+            x = layer(x, memory, tgt_mask, src_mask)
+        return self.decoder.norm(x)
+
+    def logits(self, x: Float[Tensor, "*T D"]) -> Float[Tensor, "*T V"]:
+        return nn.functional.linear(x, self.embedding.token.weight)
+
+    def start(self, src: Int[Tensor, "B S"]) -> DecoderState:
+        """The state before the first step, with one hypothesis a sentence."""
+        memory = self.encode(src)
+        cross = tuple(KeysValues(*layer.cross_attention.project(memory)) for layer in self.decoder.layers)
+        empty = tuple(KeysValues(keys[:, :0], values[:, :0]) for keys, values in cross)
+        return DecoderState(length=0, width=1, past=empty, memory=cross, src=src)
+
+    def step(
+        self, state: DecoderState, last: Int[Tensor, "B W"]
+    ) -> tuple[DecoderState, Float[Tensor, "B W V"]]:
+        """Logits of the piece that follows `last`, the newest piece of every hypothesis (BOS at first)."""
+        x = self.embedding(last.flatten()[:, None], start=state.length).view(*last.shape, -1)
+        src_mask = padding_mask(state.src)
+        past = []
+        for layer, layer_past, layer_memory in zip(self.decoder.layers, state.past, state.memory, strict=True):
+            x, longer = layer.step(x, layer_past, layer_memory, src_mask)
+            past.append(longer)
+        return replace(state, length=state.length + 1, past=tuple(past)), self.logits(self.decoder.norm(x))
+
+    def select(
+        self, state: DecoderState, sentences: Int[Tensor, "B"], parents: Int[Tensor, "B W"]
+    ) -> DecoderState:
+        """The state whose sentence i is the old `sentences[i]`, and its hypothesis j the old `parents[i, j]`.
+
+        What stays as it is is not copied.
+        """
+        hypotheses = (sentences[:, None] * state.width + parents).flatten()
+        past, memory, src = state.past, state.memory, state.src
+        if not _is_identity(hypotheses, state.width * len(src)):
+            past = tuple(layer.rows(hypotheses) for layer in past)
+        if not _is_identity(sentences, len(src)):
+            memory, src = tuple(layer.rows(sentences) for layer in memory), src[sentences]
+        return DecoderState(length=state.length, width=parents.shape[1], past=past, memory=memory, src=src)
+
+
+def _is_identity(index: Int[Tensor, "N"], length: int) -> bool:
+    return len(index) == length and torch.equal(index, torch.arange(length, device=index.device))

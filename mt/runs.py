@@ -1,0 +1,29 @@
+"""Where runs lie: runs/<date_time>/best.ckpt, last.ckpt, summary.json and TensorBoard's events."""
+
+from datetime import datetime
+from pathlib import Path
+
+BEST, LAST = "best.ckpt", "last.ckpt"
+
+
+def run_folder(resume: str | None) -> str:
+    """A new run's folder, or that of the run which is resumed."""
+    if resume is None:
+        return f"runs/{datetime.now():%Y-%m-%d_%H-%M-%S}"
+    return str(checkpoint_of(resume, LAST).parent)
+
+
+def checkpoint_of(path: str, name: str) -> Path:
+    """The checkpoint itself, or the one called `name` of a run's folder. ValueError where there is none."""
+    found = Path(path) / name if Path(path).is_dir() else Path(path)
+    if not found.is_file():
+        raise ValueError(f"no checkpoint at {found}")
+    return found
+
+
+def newest_checkpoint() -> Path:
+    """The newest run's best checkpoint below runs/. ValueError where there is none."""
+    found = sorted(Path("runs").glob(f"**/{BEST}"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise ValueError(f"no {BEST} below {Path('runs').resolve()}: train first (python scripts/train.py), or name one with --checkpoint")
+    return found[-1]

@@ -1,0 +1,128 @@
+"""Greedy and beam search over a protocol: any model that can take one step after another.
+
+A hypothesis's score is the sum of its pieces' log-probabilities, EOS included, divided by length ** length_penalty
+(length counts EOS; a penalty of 0 leaves the sum). At every step the best continuations of all unfinished hypotheses
+of a sentence are kept, as many as the beam still has places; one that ends takes its place with it. A sentence is done
+when `nbest` finished hypotheses score at least what the best unfinished one could still reach: its sum so far, divided
+by the longest allowed length to that power. So no hypothesis is thrown away, a longer one may win, and a beam of 1 is
+greedy search whatever the penalty.
+"""
+
+import itertools
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mt.special_tokens import BOS, EOS, PAD, UNK
+
+State = TypeVar("State")
+
+
+class Stepwise(Protocol[State]):
+    """What search needs of a model. B sentences with W hypotheses each, all of the same length."""
+
+    def start(self, src: Int[Tensor, "B S"]) -> State: ...
+
+    def step(self, state: State, last: Int[Tensor, "B W"]) -> tuple[State, Float[Tensor, "B W V"]]: ...
+
+    def select(self, state: State, sentences: Int[Tensor, "B"], parents: Int[Tensor, "B W"]) -> State: ...
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    ids: list[int]
+    """Without BOS and EOS."""
+    score: float
+    """See above; comparable among the hypotheses of one sentence."""
+    log_probability: float
+    """Sum over the pieces and EOS."""
+    cut: bool
+    """It reached the bound on its length, and EOS was put after it by force."""
+
+
+Length = TypeVar("Length", int, Int[Tensor, "B"])
+
+
+def default_max_length(src_length: Length) -> Length:
+    """Pieces, EOS included, for a source of src_length pieces with its EOS."""
+    return 2 * src_length + 10
+
+
+@torch.inference_mode()
+def search(
+    model: Stepwise[State],
+    src: Int[Tensor, "B S"],
+    *,
+    beam: int,
+    length_penalty: float,
+    nbest: int = 1,
+    max_length: int | None = None,
+) -> list[list[Hypothesis]]:
+    """The nbest best hypotheses of every row of src (ids with EOS, padded at the end), best first.
+
+    max_length: bound on pieces with EOS, for every row; None follows each source's own length.
+    """
+    if beam < 1 or not 1 <= nbest <= beam:
+        raise ValueError(f"beam={beam}, nbest={nbest}: the beam is at least 1, and nbest at most the beam")
+    if length_penalty < 0:
+        raise ValueError(f"length_penalty={length_penalty} is negative")
+    if max_length is not None and max_length < 1:
+        raise ValueError(f"max_length={max_length} leaves room for nothing")
+    bounds = torch.full_like(src[:, 0], max_length or 0)
+    if max_length is None:
+        bounds = default_max_length((src != PAD).sum(dim=1))
+    finished: list[list[Hypothesis]] = [[] for _ in bounds]
+    never = torch.tensor([PAD, UNK, BOS], device=src.device)
+    places = torch.arange(beam, device=src.device)
+
+    alive = torch.arange(len(src), device=src.device)  # the sentence of every row that is still searched
+    state = model.start(src)
+    last = torch.full_like(src[:, :1], BOS)
+    sums = torch.zeros(len(src), 1, device=src.device)
+    prefixes = torch.empty(len(src), 1, 0, dtype=torch.long, device=src.device)
+    free = torch.full_like(alive, beam)
+    for length in itertools.count(1):
+        state, logits = model.step(state, last)
+        log_probs = logits.float().log_softmax(dim=-1)
+        log_probs[..., never] = -torch.inf
+        wants_to_end = log_probs.argmax(dim=-1) == EOS
+        at_bound = bounds[alive] == length
+        log_probs[at_bound, :, :EOS] = log_probs[at_bound, :, EOS + 1 :] = -torch.inf
+
+        vocab_size = log_probs.shape[-1]
+        continuations = (sums[..., None] + log_probs).flatten(start_dim=1)
+        sums, index = continuations.topk(min(beam, continuations.shape[1]), dim=1)
+        parents, last = index // vocab_size, index % vocab_size
+        sums = sums.masked_fill(places[: sums.shape[1]] >= free[:, None], -torch.inf)
+        prefixes = prefixes.take_along_dim(parents[..., None], dim=1)
+
+        ended = (last == EOS) & (sums > -torch.inf)
+        for row, place in ended.nonzero().tolist():
+            log_probability = sums[row, place].item()
+            finished[alive[row]].append(
+                Hypothesis(
+                    ids=prefixes[row, place].tolist(),
+                    score=log_probability / length**length_penalty,
+                    log_probability=log_probability,
+                    cut=bool(at_bound[row] and not wants_to_end[row, parents[row, place]]),
+                )
+            )
+        free = free - ended.sum(dim=1)
+        sums = sums.masked_fill(ended, -torch.inf)
+        prefixes = torch.cat([prefixes, last[..., None]], dim=-1)
+
+        reachable = sums.amax(dim=1) / bounds[alive] ** length_penalty
+        done = at_bound | (reachable == -torch.inf)
+        for row in ended.any(dim=1).logical_or(free < beam).nonzero()[:, 0].tolist():
+            scores = sorted((h.score for h in finished[alive[row]]), reverse=True)
+            done[row] |= len(scores) >= nbest and scores[nbest - 1] >= reachable[row].item()
+        going_on = (~done).nonzero()[:, 0]
+        if not len(going_on):
+            break
+        state = model.select(state, going_on, parents[going_on])
+        alive, last, sums = alive[going_on], last[going_on], sums[going_on]
+        prefixes, free = prefixes[going_on], free[going_on]
+    return [sorted(found, key=lambda h: h.score, reverse=True)[:nbest] for found in finished]

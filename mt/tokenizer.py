@@ -1,0 +1,83 @@
+"""One SentencePiece unigram model for both languages (Kudo 2018), trained in memory, with bytes for what it never saw."""
+
+import io
+import re
+from collections.abc import Iterable, Sequence
+
+import sentencepiece
+
+from mt.special_tokens import BOS, EOS, PAD, UNK
+
+
+class Tokenizer:
+    """Text to ids and back. Every character survives: what has no piece becomes its UTF-8 bytes.
+
+    Control tokens exist as ids only: `</s>` typed by a user is text. Runs of white space become one space.
+    """
+
+    def __init__(self, model: bytes) -> None:
+        """model: a SentencePiece model file's bytes. ValueError if they are none, or its special ids are others."""
+        self.model = model
+        self._processor = sentencepiece.SentencePieceProcessor()
+        try:
+            self._processor.LoadFromSerializedProto(model)
+        except RuntimeError:
+            raise ValueError("not a SentencePiece model") from None
+        p = self._processor
+        ids = (p.pad_id(), p.unk_id(), p.bos_id(), p.eos_id())
+        if ids != (PAD, UNK, BOS, EOS):
+            raise ValueError(f"the tokenizer's ids of pad, unk, bos, eos are {ids}, not {(PAD, UNK, BOS, EOS)}")
+
+    @classmethod
+    def train(cls, sentences: Iterable[str], vocab_size: int) -> "Tokenizer":
+        """Learn exactly vocab_size pieces from sentences. ValueError, with the size that fits, if they can't fill it."""
+        model = io.BytesIO()
+        try:
+            sentencepiece.SentencePieceTrainer.Train(
+                sentence_iterator=iter(sentences),
+                model_writer=model,
+                model_type="unigram",
+                vocab_size=vocab_size,
+                pad_id=PAD,
+                unk_id=UNK,
+                bos_id=BOS,
+                eos_id=EOS,
+                byte_fallback=True,
+                character_coverage=0.9999,
+                normalization_rule_name="identity",
+                input_sentence_size=200_000,
+                shuffle_input_sentence=True,
+                num_threads=1,  # its result depends on the number of threads
+                minloglevel=2,
+            )
+        except RuntimeError as error:
+            raise ValueError(_size_that_fits(str(error), vocab_size)) from None
+        return cls(model.getvalue())
+
+    def __len__(self) -> int:
+        return int(self._processor.GetPieceSize())
+
+    def encode(self, sentences: Sequence[str]) -> list[list[int]]:
+        """Ids without BOS and EOS."""
+        return self._processor.Encode(list(sentences), num_threads=1)  # type: ignore[no-any-return]
+
+    def candidates(self, sentence: str, count: int) -> list[tuple[list[int], float]]:
+        """The `count` most probable segmentations of a sentence, each with its log-probability, best first."""
+        found = self._processor.NBestEncodeAsImmutableProto(sentence, nbest_size=count).nbests
+        return [([piece.id for piece in best.pieces], best.score) for best in found]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._processor.Decode(list(ids))  # type: ignore[no-any-return]
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """A readable name for every id, special ones included; ▁ stands for a space."""
+        return [self._processor.IdToPiece(i) for i in ids]
+
+
+def _size_that_fits(message: str, vocab_size: int) -> str:
+    """SentencePiece's complaint as a sentence about vocab_size."""
+    if found := re.search(r"value <= (\d+)", message):
+        return f"vocab_size={vocab_size} is more than this corpus can fill: at most {found[1]} fits"
+    if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+        return f"vocab_size={vocab_size} is less than this corpus's characters and bytes: at least {found[1]} fits"
+    return f"no vocabulary of {vocab_size} pieces can be learnt from this corpus: {message.splitlines()[0]}"

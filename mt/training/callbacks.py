@@ -1,0 +1,131 @@
+"""What a run shows while it trains: speed, translations with their scores, and attention maps, in TensorBoard."""
+
+import time
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.loggers import TensorBoardLogger
+from torch.utils.tensorboard import SummaryWriter
+
+from mt.data.batching import Batch
+from mt.inspection.attention_maps import attention_maps
+from mt.inspection.figures import attention_figure, rgb
+from mt.special_tokens import PAD
+from mt.training.datamodule import TranslationData
+from mt.training.module import TranslationModule
+from mt.training.schedule import progress
+from mt.training.scores import score
+
+
+class StopWhenUsedUp(L.Callback):
+    """Ends a run at its last step, epoch or minute, so that a validation still sees the final weights."""
+
+    def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
+        if progress(trainer) >= 1:
+            trainer.should_stop = True
+
+
+class Throughput(L.Callback):
+    """Logs target tokens per second of training: loading included, validation left out."""
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.seconds = 0.0
+        self._logged = (0, 0.0)
+        self._since = 0.0
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self._since = time.perf_counter()
+
+    def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self._since = time.perf_counter()
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Batch, batch_index: int
+    ) -> None:
+        now = time.perf_counter()
+        self.seconds += now - self._since
+        self._since = now
+        self.tokens += int((batch.tgt_out != PAD).sum()) * trainer.world_size
+        if trainer.global_step % max(1, trainer.log_every_n_steps) == 0:
+            tokens, seconds = self._logged
+            module.log("train/tokens_per_second", (self.tokens - tokens) / max(self.seconds - seconds, 1e-9))
+            self._logged = (self.tokens, self.seconds)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"tokens": self.tokens, "seconds": self.seconds}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.tokens, self.seconds = state["tokens"], state["seconds"]
+        self._logged = (self.tokens, self.seconds)
+
+
+class Translations(L.Callback):
+    """At each validation: greedy translations of some validation sentences, val/bleu and val/chrf, and a few to read.
+
+    num_scored: how many sentences, evenly spread over the split; num_shown: how many of them stand in TensorBoard.
+    """
+
+    def __init__(self, *, num_scored: int, num_shown: int) -> None:
+        self.num_scored = num_scored
+        self.num_shown = num_shown
+
+    def on_validation_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        assert isinstance(module, TranslationModule)
+        sources, references = validation_pairs(trainer, self.num_scored)
+        found = [t.text for t in module.translator.translate(sources, beam=1)]
+        scores = score(found, [[reference] for reference in references])
+        module.log_dict({"val/bleu": scores.bleu, "val/chrf": scores.chrf}, prog_bar=True)
+        if (writer := tensorboard(trainer)) is None:
+            return
+        table = ["| source | translation | reference |", "|---|---|---|"]
+        for cells in list(zip(sources, found, references, strict=True))[: self.num_shown]:
+            table.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        writer.add_text("translations", "\n".join(table), trainer.global_step)
+
+
+class AttentionFigures(L.Callback):
+    """At each validation: every layer and head of a few sentences, forced to their references, as pictures.
+
+    TensorBoard keeps ten pictures of a tag unless it is started with --samples_per_plugin images=1000.
+    """
+
+    def __init__(self, *, num_sentences: int, max_pieces: int) -> None:
+        """max_pieces: longer sentences are passed over, so that the pictures stay legible."""
+        self.num_sentences = num_sentences
+        self.max_pieces = max_pieces
+
+    def on_validation_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        assert isinstance(module, TranslationModule)
+        if (writer := tensorboard(trainer)) is None:
+            return
+        tokenizer = module.translator.tokenizer
+        shown = 0
+        for src, tgt in zip(*validation_pairs(trainer, 100 * self.num_sentences), strict=True):
+            if shown == self.num_sentences:
+                break
+            src_ids, tgt_ids = tokenizer.encode([src, tgt])
+            if max(len(src_ids), len(tgt_ids)) > self.max_pieces:
+                continue
+            for attention_map in attention_maps(module.model, tokenizer, src_ids, tgt_ids):
+                picture = rgb(attention_figure(attention_map))
+                writer.add_image(
+                    f"attention/{shown}/{attention_map.name}", picture, trainer.global_step, dataformats="HWC"
+                )
+            shown += 1
+
+
+def validation_pairs(trainer: L.Trainer, number: int) -> tuple[list[str], list[str]]:
+    """The same sentences and references at every call: at most `number`, evenly spread over the split."""
+    data = trainer.datamodule  # type: ignore[attr-defined]
+    assert isinstance(data, TranslationData)
+    split = data.corpus.splits["validation"]
+    number = min(number, len(split))
+    chosen = split[[i * len(split) // number for i in range(number)]]
+    return chosen["src"], chosen["tgt"]
+
+
+def tensorboard(trainer: L.Trainer) -> SummaryWriter | None:
+    """The run's event file, where it has one and this process writes it."""
+    logger = trainer.logger
+    return logger.experiment if isinstance(logger, TensorBoardLogger) and trainer.is_global_zero else None

@@ -1,0 +1,91 @@
+"""The corpus as Lightning's data module: which batches a rank sees, in which order, from where on."""
+
+import lightning as L
+import numpy as np
+from jaxtyping import Int
+from torch.utils.data import DataLoader
+
+from mt.data.batching import Batch, token_budget_batches
+from mt.data.corpus import Corpus, lengths
+from mt.data.examples import BatchedPairs
+
+
+class TranslationData(L.LightningDataModule):
+    """batch_tokens bounds rows × longest side of a batch, in pieces. Use with reload_dataloaders_every_n_epochs=1.
+
+    The order of an epoch depends on seed and epoch alone, so a resumed run goes on where it stopped.
+    """
+
+    def __init__(
+        self, corpus: Corpus, *, batch_tokens: int, noise: float, sampling: float, num_workers: int, seed: int
+    ) -> None:
+        super().__init__()
+        for name, share in (("noise", noise), ("sampling", sampling)):
+            if not 0 <= share <= 1:
+                raise ValueError(f"data.{name}={share} is not in [0, 1]")
+        self.corpus = corpus
+        self.batch_tokens = batch_tokens
+        self.noise = noise
+        self.sampling = sampling
+        self.num_workers = num_workers
+        self.seed = seed
+        longest = max(lengths(corpus.splits["train"], side).max() for side in ("src_ids", "tgt_ids")) + 1
+        if batch_tokens < longest:
+            raise ValueError(
+                f"data.batch_tokens={batch_tokens} is less than the longest training sentence, {longest} pieces: "
+                "raise it, or lower data.max_pieces"
+            )
+
+    def batches(self, split: str, budget: int, epoch: int | None) -> list[Int[np.ndarray, "B"]]:
+        pairs = self.corpus.splits[split]
+        random = None if epoch is None else np.random.default_rng([self.seed, epoch])
+        return token_budget_batches(lengths(pairs, "src_ids"), lengths(pairs, "tgt_ids"), budget, random)
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        assert self.trainer is not None
+        epoch = self.trainer.current_epoch
+        batches = share_out(self.batches("train", self.batch_tokens, epoch), self.trainer.world_size)
+        pairs = BatchedPairs(
+            self.corpus.splits["train"],
+            batches[self.trainer.global_rank :: self.trainer.world_size],
+            self.corpus.tokenizer,
+            noise=self.noise,
+            sampling=self.sampling,
+            seed=(self.seed, epoch),
+        )
+        done = self.trainer.fit_loop.epoch_loop.batch_progress.current.ready
+        return DataLoader(
+            pairs, batch_size=None, sampler=Remaining(len(pairs), done), num_workers=self.num_workers
+        )
+
+    def val_dataloader(self) -> DataLoader[Batch]:
+        assert self.trainer is not None
+        pairs = self.corpus.splits["validation"]
+        longest = max(lengths(pairs, side).max() for side in ("src_ids", "tgt_ids")) + 1
+        batches = self.batches("validation", max(self.batch_tokens, int(longest)), None)
+        mine = batches[self.trainer.global_rank :: self.trainer.world_size]
+        return DataLoader(
+            BatchedPairs(pairs, mine, self.corpus.tokenizer, noise=0, sampling=0, seed=()), batch_size=None
+        )
+
+
+class Remaining(list[int]):
+    """The batches of an epoch that are not done yet; its length is the whole epoch's, as Lightning counts."""
+
+    def __init__(self, total: int, done: int) -> None:
+        super().__init__(range(done, total))
+        self.total = total
+
+    def __len__(self) -> int:
+        return self.total
+
+
+def share_out(batches: list[Int[np.ndarray, "B"]], ranks: int) -> list[Int[np.ndarray, "B"]]:
+    """The same pairs in a number of batches that `ranks` divides: the largest are halved until it does."""
+    batches = list(batches)
+    while len(batches) % ranks:
+        largest = max(range(len(batches)), key=lambda i: len(batches[i]))
+        if len(batches[largest]) < 2:
+            raise ValueError(f"{len(batches)} pairs can't be shared out over {ranks} devices")
+        batches[largest : largest + 1] = np.array_split(batches[largest], 2)
+    return batches

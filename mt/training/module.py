@@ -1,0 +1,121 @@
+"""The LightningModule: loss per target token, optimizer, learning rate, and what a checkpoint holds."""
+
+import math
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+
+from mt.data.batching import Batch
+from mt.model.transformer import Transformer
+from mt.tokenizer import Tokenizer
+from mt.training.loss import Loss, cross_entropy
+from mt.training.schedule import learning_rate_factor, progress
+from mt.translator import FORMAT, Translator
+
+
+class TranslationModule(L.LightningModule):
+    """Trains a Transformer on batches of pairs."""
+
+    def __init__(
+        self,
+        *,
+        model: dict[str, Any],
+        tokenizer: Tokenizer,
+        src: str,
+        tgt: str,
+        corpus: str,
+        decoding: dict[str, Any],
+        learning_rate: float,
+        warmup_steps: int,
+        weight_decay: float,
+        beta2: float,
+        label_smoothing: float,
+    ) -> None:
+        """model: the arguments of Transformer but vocab_size. corpus: its fingerprint. decoding: beam, length_penalty."""
+        super().__init__()
+        arguments = {"vocab_size": len(tokenizer), **model}
+        self.model = Transformer(**arguments)
+        self.translator = Translator(self.model, tokenizer, src, tgt, **decoding)
+        self.learning_rate = learning_rate
+        self.warmup_steps = warmup_steps
+        self.weight_decay = weight_decay
+        self.beta2 = beta2
+        self.label_smoothing = label_smoothing
+        self.content = {
+            "format": FORMAT,
+            "src": src,
+            "tgt": tgt,
+            "model": arguments,
+            "decoding": decoding,
+            "corpus": corpus,
+            "tokenizer": torch.frombuffer(bytearray(tokenizer.model), dtype=torch.uint8),
+        }
+        self._tokens = torch.zeros(())  # target tokens whose gradients wait for the next optimizer step
+        self._validation = torch.zeros(3)  # smoothed, nll, tokens
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """AdamW (Loshchilov & Hutter 2019); biases, norms and embeddings are not decayed."""
+        decayed = [p for name, p in self.model.named_parameters() if p.dim() > 1 and "embedding" not in name]
+        others = [p for name, p in self.model.named_parameters() if p.dim() <= 1 or "embedding" in name]
+        groups = [
+            {"params": decayed, "weight_decay": self.weight_decay},
+            {"params": others, "weight_decay": 0.0},
+        ]
+        return torch.optim.AdamW(groups, lr=self.learning_rate, betas=(0.9, self.beta2), fused=True)
+
+    def loss(self, batch: Batch) -> Loss:
+        x = self.model.decode(self.model.encode(batch.src), batch.src, batch.tgt_in)
+        return cross_entropy(x, self.model.embedding.token.weight, batch.tgt_out, self.label_smoothing)
+
+    def training_step(self, batch: Batch, batch_index: int) -> Tensor:
+        loss = self.loss(batch)
+        self._tokens = self._tokens.to(loss.tokens) + loss.tokens
+        per_token = {"train/loss": loss.smoothed.detach() / loss.tokens, "train/nll": loss.nll / loss.tokens}
+        self.log_dict(per_token, prog_bar=True)
+        return loss.smoothed
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Turn the gradient of a sum into that of a mean per target token, over all micro-batches and devices."""
+        tokens = self.trainer.strategy.reduce(self._tokens, reduce_op="sum")
+        # Lightning has divided each micro-batch by their number, and averaged over the devices.
+        factor = self.trainer.accumulate_grad_batches * self.trainer.world_size / tokens
+        torch._foreach_mul_([p.grad for p in self.parameters() if p.grad is not None], factor)
+        self._tokens = torch.zeros(())
+        rate = self.learning_rate * learning_rate_factor(
+            self.trainer.global_step, self.warmup_steps, progress(self.trainer)
+        )
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        self.log("train/learning_rate", rate)
+
+    def configure_gradient_clipping(
+        self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
+    ) -> None:
+        norm = nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val or math.inf)
+        self.log("train/gradient_norm", norm)
+
+    def on_validation_epoch_start(self) -> None:
+        self._validation = torch.zeros(3, device=self.device)
+
+    def validation_step(self, batch: Batch, batch_index: int) -> None:
+        self._validation += torch.stack([part.float() for part in self.loss(batch)])
+
+    def on_validation_epoch_end(self) -> None:
+        smoothed, nll, tokens = self.trainer.strategy.reduce(self._validation, reduce_op="sum").tolist()
+        values = {"val/loss": smoothed / tokens, "val/nll": nll / tokens, "val/perplexity": math.exp(nll / tokens)}
+        self.log_dict(values, prog_bar=True)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["mt"] = self.content
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """ValueError if the checkpoint is of another model, tokenizer, corpus or language pair."""
+        saved = checkpoint.get("mt", {})
+        for name in ("src", "tgt", "corpus", "model", "tokenizer"):
+            mine, theirs = self.content[name], saved.get(name)
+            same = torch.equal(mine, theirs) if isinstance(mine, Tensor) else mine == theirs
+            if not same:
+                difference = "" if isinstance(mine, Tensor) else f": it has {theirs}, this run {mine}"
+                raise ValueError(f"can't resume: the checkpoint's {name} is another{difference}")

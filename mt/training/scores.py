@@ -1,0 +1,36 @@
+"""Corpus BLEU and chrF of detokenised text, by sacreBLEU, with their signatures (Post 2018)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sacrebleu.metrics import BLEU, CHRF
+
+
+@dataclass(frozen=True)
+class Scores:
+    bleu: float
+    chrf: float
+    bleu_signature: str
+    chrf_signature: str
+    sentences: int
+
+
+def score(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Scores:
+    """references: one or more for every hypothesis. ValueError for lists of other lengths, and for strings."""
+    if isinstance(hypotheses, str) or any(isinstance(r, str) for r in references):
+        raise ValueError("score takes lists of sentences, with a list of references for each")
+    if len(hypotheses) != len(references):
+        raise ValueError(f"{len(hypotheses)} hypotheses and {len(references)} references")
+    if not hypotheses or not all(references):
+        raise ValueError("nothing to score, or a sentence without a reference")
+    most = max(map(len, references))
+    # sacreBLEU wants one list per position of a reference; None where a sentence has fewer.
+    streams = [[r[i] if i < len(r) else None for r in references] for i in range(most)]
+    bleu, chrf = BLEU(), CHRF()
+    return Scores(
+        bleu=bleu.corpus_score(hypotheses, streams).score,
+        chrf=chrf.corpus_score(hypotheses, streams).score,
+        bleu_signature=str(bleu.get_signature()),
+        chrf_signature=str(chrf.get_signature()),
+        sentences=len(hypotheses),
+    )

@@ -1,0 +1,141 @@
+"""Sentences in, sentences out: a checkpoint is one file, and this is all that is needed to use it."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mt.data.batching import pad
+from mt.data.cleaning import normalise
+from mt.model.transformer import Transformer
+from mt.search import Hypothesis, search
+from mt.special_tokens import EOS
+from mt.tokenizer import Tokenizer
+
+FORMAT = 1
+CHUNK = 2_000  # sentences that are sorted by length together; a stream is translated chunk by chunk
+BATCH_TOKENS = 4_096  # bounds a batch's memory: rows × longest source
+
+
+@dataclass(frozen=True)
+class Translation:
+    source: str
+    hypotheses: list[tuple[str, Hypothesis]]
+    """Best first; a blank source has one empty hypothesis."""
+
+    @property
+    def text(self) -> str:
+        return self.hypotheses[0][0]
+
+    @property
+    def best(self) -> Hypothesis:
+        return self.hypotheses[0][1]
+
+
+@dataclass(frozen=True)
+class Translator:
+    model: Transformer
+    tokenizer: Tokenizer
+    src: str
+    tgt: str
+    beam: int
+    length_penalty: float
+    """The last two: what the checkpoint was tested with."""
+
+    @classmethod
+    def load(cls, checkpoint: str | Path, device: str | torch.device = "cpu") -> "Translator":
+        """A checkpoint of `mt.training`. ValueError, in one line, for a file that is none; nothing in it is executed."""
+        state = load_checkpoint(checkpoint)
+        content = state["mt"]
+        model = Transformer(**content["model"])
+        weights = {
+            name.removeprefix("model."): tensor
+            for name, tensor in state["state_dict"].items()
+            if name.startswith("model.")
+        }
+        try:
+            model.load_state_dict(weights)
+        except RuntimeError as error:
+            raise ValueError(f"{checkpoint}: its weights don't fit its model: {str(error).splitlines()[-1].strip()}") from None
+        if not all(tensor.isfinite().all() for tensor in weights.values()):
+            raise ValueError(f"{checkpoint}: its weights are not finite")
+        return cls(
+            model=model.to(device).eval(),
+            tokenizer=Tokenizer(content["tokenizer"].numpy().tobytes()),
+            src=content["src"],
+            tgt=content["tgt"],
+            beam=content["decoding"]["beam"],
+            length_penalty=content["decoding"]["length_penalty"],
+        )
+
+    def translate(
+        self,
+        sentences: Sequence[str],
+        *,
+        beam: int | None = None,
+        length_penalty: float | None = None,
+        nbest: int = 1,
+        max_length: int | None = None,
+        batch_size: int = 64,
+    ) -> list[Translation]:
+        """One translation a sentence, in order; None: what the checkpoint was tested with. See `mt.search` for the rest."""
+        if isinstance(sentences, str):
+            raise TypeError("translate takes a list of sentences, not a single string")
+        if batch_size < 1:
+            raise ValueError(f"batch_size={batch_size} is less than 1")
+        sources = [normalise(sentence) for sentence in sentences]
+        ids = [[*row, EOS] for row in self.tokenizer.encode(sources)]
+        result: list[list[tuple[str, Hypothesis]]] = [[("", Hypothesis([], 0.0, 0.0, cut=False))] for _ in sources]
+        training = self.model.training
+        self.model.eval()
+        for rows in _batches([i for i, source in enumerate(sources) if source], ids, batch_size):
+            src = pad([ids[i] for i in rows]).to(next(self.model.parameters()).device)
+            found = search(
+                self.model,
+                src,
+                beam=self.beam if beam is None else beam,
+                length_penalty=self.length_penalty if length_penalty is None else length_penalty,
+                nbest=nbest,
+                max_length=max_length,
+            )
+            for i, hypotheses in zip(rows, found, strict=True):
+                result[i] = [(normalise(self.tokenizer.decode(h.ids)), h) for h in hypotheses]
+        self.model.train(training)
+        return [Translation(s, h) for s, h in zip(sentences, result, strict=True)]
+
+    def translate_stream(self, sentences: Iterable[str], **options: Any) -> Iterator[Translation]:
+        """`translate` for more sentences than memory should hold; the same options."""
+        sentences = iter(sentences)
+        while chunk := list(itertools.islice(sentences, CHUNK)):
+            yield from self.translate(chunk, **options)
+
+
+def _batches(rows: Iterable[int], ids: Sequence[Sequence[int]], batch_size: int) -> Iterator[list[int]]:
+    """Rows of like length together: at most batch_size, and rows × longest at most BATCH_TOKENS or one row."""
+    batch: list[int] = []
+    for row in sorted(rows, key=lambda i: len(ids[i])):
+        if batch and (len(batch) == batch_size or (len(batch) + 1) * len(ids[row]) > BATCH_TOKENS):
+            yield batch
+            batch = []
+        batch.append(row)
+    if batch:
+        yield batch
+
+
+def load_checkpoint(path: str | Path) -> dict[str, Any]:
+    """A checkpoint's content, read as data (no code of it runs) and lazily (the optimizer's state stays on disk)."""
+    if not Path(path).is_file():
+        raise ValueError(f"no checkpoint at {path}")
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # pickle, zip and torch each have their own ways to say it
+        raise ValueError(f"{path}: not a checkpoint of mt, or damaged ({type(error).__name__})") from None
+    content = state.get("mt") if isinstance(state, dict) else None
+    if not isinstance(content, dict) or "state_dict" not in state:
+        raise ValueError(f"{path}: not a checkpoint of mt")
+    if content.get("format") != FORMAT:
+        raise ValueError(f"{path}: checkpoint format {content.get('format')}, this version of mt reads {FORMAT}")
+    return state

@@ -1,0 +1,120 @@
+"""Train a translator, test it, and say how to use it: python scripts/train.py --help"""
+
+import logging
+import shlex
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import hydra
+import lightning
+import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.utils import instantiate
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from mt.data.corpus import prepare
+from mt.model.transformer import Transformer
+from mt.runs import BEST, LAST, checkpoint_of, run_folder
+from mt.training.callbacks import Throughput
+from mt.training.datamodule import TranslationData
+from mt.training.module import TranslationModule
+from mt.training.precision import choose_precision
+from mt.training.report import corpus_table, evaluate, print_report, write_summary
+from mt.translator import Translator
+
+OmegaConf.register_new_resolver("run_folder", run_folder)
+
+
+def train(cfg: DictConfig, run: Path, console: Console) -> None:
+    settings: Any = OmegaConf.to_container(cfg, resolve=True)
+    batching = {name: settings["data"].pop(name) for name in ("batch_tokens", "noise", "sampling", "num_workers")}
+
+    # What can be wrong with the settings shows here, before the long work.
+    resume = checkpoint_of(cfg.resume, LAST) if cfg.resume else None
+    with torch.device("meta"):
+        Transformer(vocab_size=cfg.data.vocab_size, **settings["model"])
+    precision, reason = choose_precision(cfg.trainer.accelerator) if cfg.precision == "auto" else (cfg.precision, "as told")
+    trainer = instantiate(
+        cfg.trainer,
+        precision=precision,
+        logger=TensorBoardLogger(save_dir=run, name="", version="", default_hp_metric=False),
+        callbacks=[instantiate(callback) for callback in cfg.callbacks.values() if callback],
+        reload_dataloaders_every_n_epochs=1,  # each epoch has batches of its own
+        use_distributed_sampler=False,  # the data module shares them out
+        default_root_dir=run,
+    )
+
+    console.quiet = not trainer.is_global_zero
+    started = time.perf_counter()
+    corpus = prepare(**settings["data"])
+    took = "from the cache" if corpus.cached else f"prepared in {time.perf_counter() - started:.0f} s"
+    console.print(corpus_table(corpus.report, f"{cfg.data.src}-{cfg.data.tgt} pairs, {took}"))
+
+    lightning.seed_everything(cfg.seed, verbose=False)
+    data = TranslationData(corpus, **batching, seed=cfg.seed)
+    module = TranslationModule(
+        model=settings["model"],
+        tokenizer=corpus.tokenizer,
+        src=cfg.data.src,
+        tgt=cfg.data.tgt,
+        corpus=corpus.fingerprint,
+        decoding=settings["decoding"],
+        **settings["optimizer"],
+    )
+    parameters = sum(p.numel() for p in module.parameters())
+    console.print(f"model {parameters:,} parameters; precision {precision}: {reason}", highlight=False)
+    console.print("to watch: tensorboard --samples_per_plugin images=1000 --logdir runs", highlight=False)
+    trainer.fit(module, data, ckpt_path=resume, weights_only=True)
+    if not trainer.is_global_zero:
+        return
+
+    best = run / BEST
+    translator = Translator.load(best)
+    held_out = {name: pairs for name, pairs in corpus.splits.items() if name != "train"}
+    results = {name: evaluate(translator, list(p["src"]), list(p["tgt"])) for name, p in held_out.items()}
+    throughput = next(callback for callback in trainer.callbacks if isinstance(callback, Throughput))
+    summary = write_summary(
+        run / "summary.json",
+        results,
+        parameters=parameters,
+        train_seconds=throughput.seconds,
+        tokens_per_second=throughput.tokens / throughput.seconds,
+        steps=trainer.global_step,
+        epochs=trainer.current_epoch,
+        precision=precision,
+        checkpoint=str(best),
+    )
+    trainer.logger.log_hyperparams(
+        {group: settings[group] for group in ("data", "model", "optimizer", "decoding")},
+        {f"test/{name}": summary["test"][name] for name in ("bleu", "chrf")},
+    )
+    print_report(console, summary, results["test"])
+    checkpoint = shlex.quote(str(best))
+    console.print(
+        f"\nNow try:\n"
+        f"python scripts/translate.py --checkpoint {checkpoint} 'Where is the station?'\n"
+        f"python scripts/translate.py --checkpoint {checkpoint} --attention terminal 'Where is the station?'",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+@hydra.main(config_path="../conf", config_name="train", version_base="1.3")
+def main(cfg: DictConfig) -> None:
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", module="lightning")
+    try:
+        train(cfg, Path(HydraConfig.get().runtime.output_dir), Console())
+    except (ValueError, OSError, HydraException, MisconfigurationException) as error:
+        sys.exit(f"train.py: {error}")
+
+
+if __name__ == "__main__":
+    main()
