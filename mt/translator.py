@@ -10,6 +10,7 @@ import torch
 
 from mt.data.batching import pad
 from mt.data.cleaning import normalise
+from mt.inspection.attention_maps import AttentionMap, attention_maps
 from mt.model.transformer import Transformer
 from mt.search import Hypothesis, search
 from mt.special_tokens import EOS
@@ -105,6 +106,11 @@ class Translator:
                 result[i] = [(normalise(self.tokenizer.decode(h.ids)), h) for h in hypotheses]
         self.model.train(training)
         return [Translation(s, h) for s, h in zip(sentences, result, strict=True)]
+
+    def attention_maps(self, translation: Translation) -> list[AttentionMap]:
+        """What every layer and head looked at, on the way to the best hypothesis."""
+        (src,) = self.tokenizer.encode([normalise(translation.source)])
+        return attention_maps(self.model, self.tokenizer, src, translation.best.ids)
 
     def translate_stream(self, sentences: Iterable[str], **options: Any) -> Iterator[Translation]:
         """`translate` for more sentences than memory should hold; the same options."""

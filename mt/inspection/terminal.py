@@ -1,4 +1,4 @@
-"""A translation's attention as text for a terminal: source pieces across, target pieces down, legible without colour."""
+"""A translation's attention for a terminal: source pieces across, target pieces down, legible without colour."""
 
 import unicodedata
 
@@ -10,8 +10,8 @@ from rich.text import Text
 
 from mt.inspection.attention_maps import AttentionMap, attention_kind
 
-# Viridis: dark for a little, bright for much. What rounds to 0 keeps the terminal's own background.
-COLOURS = "#482878 #3e4989 #31688e #26828e #1f9e89 #35b779 #6ece58 #b5de2b #fde725".split()
+# Viridis: dark for a little, bright for much. A 0 keeps the terminal's own background.
+COLOURS = ["#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725"]
 LABEL = 14
 """Characters of a piece that are shown."""
 

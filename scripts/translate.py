@@ -1,0 +1,120 @@
+"""Translate sentences.
+
+python scripts/translate.py "I would like a glass of water."
+python scripts/translate.py --input english.txt --output italian.txt
+echo "Where is the station?" | python scripts/translate.py --beam 8 --nbest 3 --json
+python scripts/translate.py                                (a prompt, on a terminal)
+"""
+
+import argparse
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+from mt.runs import BEST, checkpoint_of, newest_checkpoint
+from mt.translator import Translation, Translator
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sentences", nargs="*", help="default: --input, or standard input, a sentence a line")
+    parser.add_argument("--input", metavar="FILE", help="a sentence a line, UTF-8")
+    parser.add_argument("--output", metavar="FILE", help="default: standard output")
+    parser.add_argument("--checkpoint", metavar="PATH", help="a file or a run's folder; default: the newest run's best")
+    parser.add_argument("--beam", type=int, metavar="N", help="hypotheses kept at every step; 1 is greedy")
+    parser.add_argument("--length-penalty", type=float, metavar="A", help="score = log-probability / length ** A")
+    parser.add_argument("--nbest", type=int, default=1, metavar="N", help="translations of each sentence, best first")
+    parser.add_argument("--max-length", type=int, metavar="N", help="pieces; default: twice the source's and 10")
+    parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="sentences at a time (default 64)")
+    parser.add_argument("--device", default="cpu", help="cpu (default), cuda, cuda:1, mps")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument(
+        "--attention", metavar="terminal|FILE.png", help="what each piece of one sentence's translation looked at"
+    )
+    args = parser.parse_args()
+    if args.sentences and args.input:
+        parser.error("sentences or --input, not both")
+    return args
+
+
+def source_lines(args: argparse.Namespace) -> Iterator[str]:
+    """Lines end at a newline and nowhere else; what is not UTF-8 becomes the replacement character."""
+    if args.sentences:
+        yield from args.sentences
+        return
+    with Path(args.input).open("rb") if args.input else sys.stdin.buffer as file:
+        for line in file:
+            yield line.rstrip(b"\r\n").decode("utf-8", errors="replace")
+
+
+def lines_of(translation: Translation, args: argparse.Namespace) -> str:
+    if args.json:
+        nbest = [{"translation": text, "score": h.score, "cut": h.cut} for text, h in translation.hypotheses]
+        return json.dumps({"source": translation.source, **nbest[0], "nbest": nbest}, ensure_ascii=False)
+    return "\n".join(text for text, _ in translation.hypotheses)
+
+
+def show_attention(translator: Translator, translation: Translation, where: str) -> None:
+    maps = translator.attention_maps(translation)
+    if where == "terminal":
+        from rich.console import Console
+
+        from mt.inspection.terminal import terminal_map
+
+        console = Console()
+        console.print(terminal_map(maps, console.width))
+    else:
+        from mt.inspection.figures import save_attention_figure
+
+        save_attention_figure(maps, Path(where))
+        print(f"attention {where}", file=sys.stderr)
+
+
+def main() -> None:
+    args = arguments()
+    sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
+    checkpoint = checkpoint_of(args.checkpoint, BEST) if args.checkpoint else newest_checkpoint()
+    translator = Translator.load(checkpoint, args.device)
+    print(f"checkpoint {checkpoint}", file=sys.stderr)
+    options = {name: getattr(args, name) for name in ("beam", "length_penalty", "nbest", "max_length", "batch_size")}
+
+    if not args.sentences and not args.input and sys.stdin.isatty():
+        print("A sentence a line; an empty one, or Ctrl-D, ends.", file=sys.stderr)
+        while line := read_line():
+            (translation,) = translator.translate([line], **options)
+            print(lines_of(translation, args), flush=True)
+            if args.attention:
+                show_attention(translator, translation, args.attention)
+        return
+
+    if args.attention:
+        sentences = list(itertools.islice(source_lines(args), 2))
+        if len(sentences) != 1:
+            raise ValueError("--attention takes exactly one sentence")
+        (translation,) = translator.translate(sentences, **options)
+        print(lines_of(translation, args))
+        show_attention(translator, translation, args.attention)
+        return
+
+    with Path(args.output).open("w", encoding="utf-8", newline="\n") if args.output else nullcontext(sys.stdout) as out:
+        for translation in translator.translate_stream(source_lines(args), **options):
+            print(lines_of(translation, args), file=out, flush=True)
+
+
+def read_line() -> str:
+    try:
+        return input("> ").strip()
+    except EOFError:
+        return ""
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (ValueError, OSError) as error:
+        sys.exit(f"translate.py: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
