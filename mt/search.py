@@ -10,7 +10,7 @@ greedy search whatever the penalty.
 
 import itertools
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -21,6 +21,7 @@ from mt.special_tokens import BOS, EOS, PAD, UNK
 State = TypeVar("State")
 
 
+@runtime_checkable
 class Stepwise(Protocol[State]):
     """What search needs of a model. B sentences with W hypotheses each, all of the same length."""
 

@@ -63,8 +63,8 @@ class Tokenizer:
 
     def candidates(self, sentence: str, count: int) -> list[tuple[list[int], float]]:
         """The `count` most probable segmentations of a sentence, each with its log-probability, best first."""
-        found = self._processor.NBestEncodeAsImmutableProto(sentence, nbest_size=count).nbests
-        return [([piece.id for piece in best.pieces], best.score) for best in found]
+        found = self._processor.NBestEncodeAsIds(sentence, count)
+        return [(ids, sum(map(self._processor.GetScore, ids))) for ids in found]
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._processor.Decode(list(ids))  # type: ignore[no-any-return]

@@ -42,7 +42,7 @@ def token_budget_batches(
     tgt_lengths: Int[np.ndarray, "N"],
     budget: int,
     shuffle: np.random.Generator | None,
-) -> list[Int[np.ndarray, "B"]]:
+) -> list[Int[np.ndarray, "_"]]:
     """Indices of every pair once, in batches whose rows × longest side (with its EOS) never pass the budget.
 
     shuffle: which pairs of equal lengths meet, and the order of the batches. None keeps both as they come.

@@ -256,7 +256,7 @@ def _tokenise(
     return split.select(kept)
 
 
-def _encode(batch: dict[str, list[str]], model: bytes) -> dict[str, list[list[int]]]:
+def _encode(batch: Mapping[str, list[str]], model: bytes) -> dict[str, list[list[int]]]:
     tokenizer = _tokenizer(model)
     return {"src_ids": tokenizer.encode(batch["src"]), "tgt_ids": tokenizer.encode(batch["tgt"])}
 

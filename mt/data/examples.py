@@ -25,7 +25,7 @@ class BatchedPairs(Dataset[Batch]):
     def __init__(
         self,
         split: datasets.Dataset,
-        batches: Sequence[Int[np.ndarray, "B"]],
+        batches: Sequence[Int[np.ndarray, "_"]],
         tokenizer: Tokenizer,
         *,
         noise: float,

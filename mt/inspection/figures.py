@@ -27,13 +27,14 @@ COLOURS = LinearSegmentedColormap.from_list(
     ["#ffffff", "#c4eaf1", "#87d0e8", "#51b2df", "#2693d2", "#1a73bf", "#2e52a2", "#313074", "#271c49"],
 )
 PLAIN = FontProperties(family="DejaVu Sans", size=8)
+SMALL = FontProperties(family="DejaVu Sans", size=7.5)
 BOLD = FontProperties(family="DejaVu Sans", size=8, weight="bold")
 DPI = 100
-LINE, CELL, GAP, PAD = 13, 22, 14, 10
+LINE, CELL, GAP, PAD = 13.0, 22.0, 14.0, 10.0
 """Pixels: a line of text, the largest cell, between two panels, around everything."""
 COMFORTABLE, LARGEST = 1000, 1760
 """Pixels of all panels together: cells shrink to a line of text to stay below the first, and further for the second."""
-MIDDLE = 4
+MIDDLE = 4.0
 """Pixels from the middle of a line of text to its baseline."""
 LABEL = 14
 """Characters of a piece that are shown."""
@@ -110,6 +111,7 @@ def _draw(labels: AttentionMap, panels: Float[Tensor, "P Q K"], names: list[str]
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
     axes.set_axis_off()
     frames = []
+    font = PLAIN if grid.cell >= LINE else SMALL
     for i, (weights, name) in enumerate(zip(panels, names, strict=True)):
         row, column = divmod(i, grid.columns)
         x, y = left + column * grid.pitch_x, top + row * grid.pitch_y + LINE
@@ -117,17 +119,17 @@ def _draw(labels: AttentionMap, panels: Float[Tensor, "P Q K"], names: list[str]
         _text(axes, x, y - 3, name, fontproperties=BOLD)
         if column == 0:
             for j in range(0, len(queries), grid.step):
-                _text(axes, x - 4, y + (j + 0.5) * grid.cell + MIDDLE, queries[j], ha="right")
+                _text(axes, x - 4, y + (j + 0.5) * grid.cell + MIDDLE, queries[j], fontproperties=font, ha="right")
         if i + grid.columns >= len(panels):  # nothing stands below
             for j in range(0, len(keys), grid.step):
                 place = x + (j + 0.5) * grid.cell + MIDDLE, y + len(queries) * grid.cell + 4
-                _text(axes, *place, keys[j], ha="right", rotation=90, rotation_mode="anchor")
+                _text(axes, *place, keys[j], fontproperties=font, ha="right", rotation=90, rotation_mode="anchor")
     for i, line in enumerate(lines, start=1):
         _text(axes, PAD, PAD + i * LINE - 3, line, fontproperties=BOLD if i == 1 else PLAIN)
     scale = PAD + (len(lines) + 1) * LINE
     _text(axes, PAD, scale - 3, "weight: 0")
     x = PAD + _width("weight: 0") + 4
-    frames.append(_image(axes, np.linspace(0, 1, 128)[None], x, scale - LINE + 2, 128, LINE - 5))
+    frames.append(_image(axes, np.linspace(0, 1, 128)[None], x, scale - LINE + 2, 128.0, LINE - 5))
     _text(axes, x + 132, scale - 3, "1")
     axes.add_collection(LineCollection(frames, colors="0.6", linewidths=0.6), autolim=False)
     return figure
@@ -150,7 +152,7 @@ def _grid(panels: int, queries: int, keys: int, name_width: float) -> _Grid:
         rows = -(-panels // columns)
         longest = max(columns * keys, rows * queries)
         cell = min(CELL, max(LINE, COMFORTABLE // longest), LARGEST / longest)
-        cell = math.floor(cell) if cell > 1 else cell
+        cell = float(math.floor(cell)) if cell > 1 else cell
         pitch_x, pitch_y = max(keys * cell, math.ceil(name_width)) + GAP, queries * cell + LINE + GAP
         step = math.ceil((LINE - 2) / cell)
         longer_side, empty = max(columns * pitch_x, rows * pitch_y), rows * columns - panels
@@ -181,7 +183,7 @@ def _width(text: str, font: FontProperties = PLAIN) -> float:
 
 
 def _shown(text: str, limit: int = LABEL) -> str:
-    """At most limit characters, each of which the font has: an emoji becomes □."""
+    """At most limit characters, each of which the font has: 猫 becomes □."""
     text = text if len(text) <= limit else text[: limit - 1] + "…"
     return "".join(c if ord(c) in _characters() else "□" for c in text)
 

@@ -1,5 +1,7 @@
 """The corpus as Lightning's data module: which batches a rank sees, in which order, from where on."""
 
+from typing import Any
+
 import lightning as L
 import numpy as np
 from jaxtyping import Int
@@ -29,6 +31,7 @@ class TranslationData(L.LightningDataModule):
         self.sampling = sampling
         self.num_workers = num_workers
         self.seed = seed
+        self._resumed = False  # the first epoch's loader leaves out what a resumed run has done of it
         longest = max(lengths(corpus.splits["train"], side).max() for side in ("src_ids", "tgt_ids")) + 1
         if batch_tokens < longest:
             raise ValueError(
@@ -36,7 +39,14 @@ class TranslationData(L.LightningDataModule):
                 "raise it, or lower data.max_pieces"
             )
 
-    def batches(self, split: str, budget: int, epoch: int | None) -> list[Int[np.ndarray, "B"]]:
+    def state_dict(self) -> dict[str, Any]:
+        """Lightning restores how far the epoch is; its presence tells that there is something to restore."""
+        return {"seed": self.seed}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._resumed = True
+
+    def batches(self, split: str, budget: int, epoch: int | None) -> list[Int[np.ndarray, "_"]]:
         pairs = self.corpus.splits[split]
         random = None if epoch is None else np.random.default_rng([self.seed, epoch])
         return token_budget_batches(lengths(pairs, "src_ids"), lengths(pairs, "tgt_ids"), budget, random)
@@ -53,7 +63,8 @@ class TranslationData(L.LightningDataModule):
             sampling=self.sampling,
             seed=(self.seed, epoch),
         )
-        done = self.trainer.fit_loop.epoch_loop.batch_progress.current.ready
+        resumed, self._resumed = self._resumed, False
+        done = self.trainer.fit_loop.epoch_loop.batch_progress.current.ready if resumed else 0
         return DataLoader(
             pairs, batch_size=None, sampler=Remaining(len(pairs), done), num_workers=self.num_workers
         )
@@ -65,7 +76,7 @@ class TranslationData(L.LightningDataModule):
         batches = self.batches("validation", max(self.batch_tokens, int(longest)), None)
         mine = batches[self.trainer.global_rank :: self.trainer.world_size]
         return DataLoader(
-            BatchedPairs(pairs, mine, self.corpus.tokenizer, noise=0, sampling=0, seed=()), batch_size=None
+            BatchedPairs(pairs, mine, self.corpus.tokenizer, noise=0.0, sampling=0.0, seed=()), batch_size=None
         )
 
 
@@ -80,7 +91,7 @@ class Remaining(list[int]):
         return self.total
 
 
-def share_out(batches: list[Int[np.ndarray, "B"]], ranks: int) -> list[Int[np.ndarray, "B"]]:
+def share_out(batches: list[Int[np.ndarray, "_"]], ranks: int) -> list[Int[np.ndarray, "B"]]:
     """The same pairs in a number of batches that `ranks` divides: the largest are halved until it does."""
     batches = list(batches)
     while len(batches) % ranks:

@@ -53,6 +53,7 @@ class TranslationModule(L.LightningModule):
             "tokenizer": torch.frombuffer(bytearray(tokenizer.model), dtype=torch.uint8),
         }
         self._tokens = torch.zeros(())  # target tokens whose gradients wait for the next optimizer step
+        self._random_state: Tensor | None = None  # of the checkpoint that is resumed
         self._validation = torch.zeros(3)  # smoothed, nll, tokens
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -109,6 +110,7 @@ class TranslationModule(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["mt"] = self.content
+        checkpoint["random_state"] = torch.get_rng_state()  # what dropout draws from, on a CPU
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """ValueError if the checkpoint is of another model, tokenizer, corpus or language pair."""
@@ -119,3 +121,8 @@ class TranslationModule(L.LightningModule):
             if not same:
                 difference = "" if isinstance(mine, Tensor) else f": it has {theirs}, this run {mine}"
                 raise ValueError(f"can't resume: the checkpoint's {name} is another{difference}")
+        self._random_state = checkpoint["random_state"]
+
+    def on_train_start(self) -> None:
+        if self._random_state is not None:
+            torch.set_rng_state(self._random_state)

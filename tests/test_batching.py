@@ -1,0 +1,173 @@
+import datasets
+import numpy as np
+import pytest
+import torch
+from conftest import PAIRS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mt.data.batching import make_batch, token_budget_batches
+from mt.data.examples import BatchedPairs, add_noise
+from mt.special_tokens import BOS, EOS, PAD
+from mt.tokenizer import Tokenizer
+from mt.training.datamodule import Remaining, share_out
+
+Lengths = list[tuple[int, int]]
+
+
+def batches(lengths: Lengths, budget: int, seed: tuple[int, int] | None) -> list[list[int]]:
+    src, tgt = (np.array([pair[side] for pair in lengths], dtype=np.int64) for side in (0, 1))
+    random = None if seed is None else np.random.default_rng(seed)
+    return [batch.tolist() for batch in token_budget_batches(src, tgt, budget, random)]
+
+
+def realistic(count: int) -> Lengths:
+    random = np.random.default_rng(4)
+    src = random.lognormal(2.3, 0.5, count)
+    return [(int(a) + 1, int(a * ratio) + 1) for a, ratio in zip(src, random.normal(1.1, 0.2, count), strict=True)]
+
+
+@pytest.fixture(scope="module")
+def split(tokenizer: Tokenizer) -> datasets.Dataset:
+    src, tgt = ([pair[side] for pair in PAIRS] for side in (0, 1))
+    columns = {"src": src, "tgt": tgt, "src_ids": tokenizer.encode(src), "tgt_ids": tokenizer.encode(tgt)}
+    return datasets.Dataset.from_dict(columns)
+
+
+def batched(split: datasets.Dataset, tokenizer: Tokenizer, **options: object) -> BatchedPairs:
+    rows = [np.arange(0, 40), np.array([99, 3]), np.arange(40, 99)]
+    return BatchedPairs(split, rows, tokenizer, **{"noise": 0, "sampling": 0, "seed": (7, 0), **options})
+
+
+def sentences(ids: torch.Tensor, tokenizer: Tokenizer) -> list[str]:
+    return [tokenizer.decode([i for i in row if i not in (PAD, EOS)]) for row in ids.tolist()]
+
+
+def test_target_in_begins_with_bos_and_target_out_is_one_piece_ahead() -> None:
+    batch = make_batch([[10, 11], [12]], [[20], [21, 22, 23]])
+    assert batch.src.tolist() == [[10, 11, EOS], [12, EOS, PAD]]
+    assert batch.tgt_in.tolist() == [[BOS, 20, PAD, PAD], [BOS, 21, 22, 23]]
+    assert batch.tgt_out.tolist() == [[20, EOS, PAD, PAD], [21, 22, 23, EOS]]
+    assert [row.tolist() for row in make_batch([[]], [[]])] == [[[EOS]], [[BOS]], [[EOS]]]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=60),
+    st.integers(31, 200),
+    st.none() | st.tuples(st.integers(0, 9), st.integers(0, 9)),
+)
+@settings(deadline=None)
+def test_every_pair_is_in_one_batch_and_rows_by_longest_stay_in_the_budget(
+    lengths: Lengths, budget: int, seed: tuple[int, int] | None
+) -> None:
+    found = batches(lengths, budget, seed)
+    assert sorted(i for batch in found for i in batch) == list(range(len(lengths)))
+    for batch in found:
+        assert batch
+        assert len(batch) * (max(max(lengths[i]) for i in batch) + 1) <= budget
+
+
+def test_the_order_depends_on_seed_and_epoch_alone() -> None:
+    lengths = realistic(2_000)
+    first = batches(lengths, 256, (1, 0))
+    np.random.seed(5)
+    assert batches(lengths, 256, (1, 0)) == first
+    for other in ((1, 1), (2, 0)):
+        found = batches(lengths, 256, other)
+        assert found != first
+        assert sorted(map(sorted, found)) != sorted(map(sorted, first)), "other pairs meet"
+    widths = [max(lengths[i]) for i in (batch[0] for batch in first)]
+    assert abs(np.corrcoef(range(len(widths)), widths)[0, 1]) < 0.2, "long batches are not all at one end"
+
+
+def test_without_shuffling_the_order_is_always_the_same() -> None:
+    lengths = realistic(300)
+    assert batches(lengths, 128, None) == batches(lengths, 128, None)
+
+
+def test_a_sentence_longer_than_the_budget_is_refused_with_both_numbers() -> None:
+    with pytest.raises(ValueError, match=r"batch_tokens=30 .* 31 pieces"):
+        batches([(3, 4), (30, 2)], 30, None)
+    assert batches([(3, 4), (29, 2)], 30, None)
+
+
+def test_little_of_a_batch_is_padding() -> None:
+    lengths = realistic(5_000)
+    found = batches(lengths, 1_024, (1, 0))
+    for side, most in ((1, 0.03), (0, 0.2)):
+        real = sum(pair[side] + 1 for pair in lengths)
+        padded = sum(len(batch) * (max(lengths[i][side] for i in batch) + 1) for batch in found)
+        assert 1 - real / padded < most
+
+
+def test_without_noise_and_sampling_batches_hold_the_pairs_as_they_are(
+    split: datasets.Dataset, tokenizer: Tokenizer
+) -> None:
+    pairs = batched(split, tokenizer)
+    assert len(pairs) == 3
+    assert sentences(pairs[1].src, tokenizer) == [PAIRS[99][0], PAIRS[3][0]]
+    assert sentences(pairs[1].tgt_out, tokenizer) == [PAIRS[99][1], PAIRS[3][1]]
+    expected = make_batch(split["src_ids"][:40], split["tgt_ids"][:40])
+    assert all(torch.equal(a, b) for a, b in zip(pairs[0], expected, strict=True))
+
+
+@pytest.mark.parametrize("options", [{"noise": 0.5}, {"sampling": 0.3}, {"noise": 0.5, "sampling": 0.3}])
+def test_noise_and_sampling_repeat_from_their_seed_and_never_widen_a_batch(
+    split: datasets.Dataset, tokenizer: Tokenizer, options: dict[str, float]
+) -> None:
+    plain, one = batched(split, tokenizer), batched(split, tokenizer, **options)
+    same, other = batched(split, tokenizer, **options), batched(split, tokenizer, seed=(7, 1), **options)
+    same[2]  # what was read before is no part of the seed
+    np.random.seed(3)
+    for i in range(3):
+        assert all(torch.equal(a, b) for a, b in zip(one[i], same[i], strict=True))
+        assert all(a.shape[1] <= b.shape[1] for a, b in zip(one[i], plain[i], strict=True))
+    assert not torch.equal(one[0].src, other[0].src) and not torch.equal(one[0].src, plain[0].src)
+    targets = [target for _, target in PAIRS[:40]]
+    assert sentences(one[0].tgt_out, tokenizer) == targets, "their text stays"
+
+
+def test_noise_takes_capitals_and_marks_from_its_share_of_sources(
+    split: datasets.Dataset, tokenizer: Tokenizer
+) -> None:
+    found = sentences(batched(split, tokenizer, noise=0.5)[2].src, tokenizer)
+    sources = [source for source, _ in PAIRS[40:99]]
+    kinds = [lambda s: s, str.lower, lambda s: s.rstrip(".?"), lambda s: s.lower().rstrip(".?")]
+    counts = [sum(f == kind(s) for f, s in zip(found, sources, strict=True)) for kind in kinds]
+    assert sum(counts) == len(sources)
+    assert min(counts) > 4
+    sure = np.random.default_rng(1)
+    assert [add_noise(s, 1.0, sure) for s in ("Where?!", "OK …", "...", "")] == ["where", "ok", "...", ""]
+    assert add_noise("Where?", 0.0, sure) == "Where?"
+
+
+def test_sampling_segments_the_same_text_in_other_ways(split: datasets.Dataset, tokenizer: Tokenizer) -> None:
+    plain, flat, sharp = (batched(split, tokenizer, sampling=a)[0] for a in (0, 0.1, 1.0))
+    for sampled in (flat, sharp):
+        assert sentences(sampled.src, tokenizer) == sentences(plain.src, tokenizer)
+        assert sentences(sampled.tgt_out, tokenizer) == sentences(plain.tgt_out, tokenizer)
+
+    def unchanged(batch: torch.Tensor) -> int:
+        rows = zip(batch.tolist(), plain.src.tolist(), strict=True)
+        return sum([i for i in a if i] == [i for i in b if i] for a, b in rows)
+
+    assert unchanged(flat.src) < unchanged(sharp.src) < 40, "a larger α stays nearer to the best segmentation"
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=20), st.integers(1, 6))
+def test_ranks_get_disjoint_batches_equal_in_number_and_together_all(sizes: list[int], ranks: int) -> None:
+    ends = np.cumsum(sizes)
+    whole = [np.arange(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+    if sum(sizes) < ranks * -(-len(sizes) // ranks):
+        with pytest.raises(ValueError, match=f"shared out over {ranks} devices"):
+            share_out(whole, ranks)
+        return
+    shared = share_out(whole, ranks)
+    assert len(shared) % ranks == 0
+    assert all(len(batch) for batch in shared)
+    assert sorted(np.concatenate(shared).tolist()) == list(range(sum(sizes)))
+    assert max(map(len, shared)) <= max(sizes)
+
+
+def test_the_rest_of_an_epoch_has_the_epochs_length() -> None:
+    assert (list(Remaining(5, 3)), len(Remaining(5, 3))) == ([3, 4], 5)

@@ -1,0 +1,159 @@
+"""Training through Lightning: what it learns, how it stops and goes on, and what it leaves behind."""
+
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+
+from mt.data.corpus import Corpus, prepare
+from mt.training.callbacks import StopWhenUsedUp, Throughput, Translations
+from mt.training.datamodule import TranslationData
+from mt.training.module import TranslationModule
+from mt.training.schedule import learning_rate_factor
+from mt.translator import Translator, load_checkpoint
+
+PAIRS = [
+    ("The red house is big.", "La casa rossa è grande."),
+    ("Where is the station?", "Dov'è la stazione?"),
+    ("I would like a glass of water.", "Vorrei un bicchiere d'acqua."),
+    ("My sister reads a book.", "Mia sorella legge un libro."),
+    ("We don't know.", "Non lo sappiamo."),
+    ("It is raining today!", "Oggi piove!"),
+]
+MODEL = {"d_model": 48, "num_heads": 3, "d_ff": 96, "encoder_layers": 1, "decoder_layers": 2, "dropout": 0.0}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    folder = tmp_path_factory.mktemp("corpus")
+    held_out = [("Yes.", "Sì."), ("Thank you very much.", "Grazie mille.")]
+    for name, pairs in (("train", PAIRS), ("validation", held_out[:1]), ("test", held_out[1:])):
+        (folder / f"{name}.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8")
+    return prepare(
+        **{name: str(folder / f"{name}.tsv") for name in ("train", "validation", "test")},
+        columns={"en": "en", "it": "it"},
+        src="en",
+        tgt="it",
+        vocab_size=330,
+        max_pieces=60,
+        max_ratio=3.0,
+        held_out=1,
+        cache_dir=str(folder / "cache"),
+    )
+
+
+def make(corpus: Corpus, folder: Path, batch_tokens: int = 60, dropout: float = 0.0, **trainer: Any) -> Any:
+    """A trainer, a module and its data, as scripts/train.py puts them together."""
+    L.seed_everything(7, verbose=False)
+    module = TranslationModule(
+        model={**MODEL, "dropout": dropout},
+        tokenizer=corpus.tokenizer,
+        src="en",
+        tgt="it",
+        corpus=corpus.fingerprint,
+        decoding={"beam": 2, "length_penalty": 1.0},
+        learning_rate=5e-3,
+        warmup_steps=10,
+        weight_decay=0.0,
+        beta2=0.98,
+        label_smoothing=0.1,
+    )
+    data = TranslationData(corpus, batch_tokens=batch_tokens, noise=dropout, sampling=dropout,
+                           num_workers=0, seed=7)
+    checkpoint = L.pytorch.callbacks.ModelCheckpoint(dirpath=folder, filename="best", monitor="val/chrf", mode="max",
+                                                     save_last=True, enable_version_counter=False)
+    callbacks = [checkpoint, StopWhenUsedUp(), Throughput(), Translations(num_scored=1, num_shown=1)]
+    options = {"max_epochs": -1, "accelerator": "cpu", "gradient_clip_val": 1.0, "logger": False,
+               "check_val_every_n_epoch": None, "val_check_interval": 10_000} | trainer
+    trainer_ = L.Trainer(callbacks=callbacks, num_sanity_val_steps=0, enable_progress_bar=False, use_distributed_sampler=False,
+                         enable_model_summary=False, reload_dataloaders_every_n_epochs=1, **options)
+    return trainer_, module, data
+
+
+def weights(module: TranslationModule) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in module.model.state_dict().items()}
+
+
+def test_six_pairs_are_learnt_by_heart_and_translated_from_the_reloaded_checkpoint(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    trainer, module, data = make(corpus, tmp_path, max_steps=250)
+    trainer.fit(module, data)
+    translator = Translator.load(tmp_path / "last.ckpt")
+    assert [t.text for t in translator.translate([src for src, _ in PAIRS])] == [tgt for _, tgt in PAIRS]
+    assert [t.text for t in translator.translate([src for src, _ in PAIRS], beam=1)] == [tgt for _, tgt in PAIRS]
+
+
+@pytest.mark.parametrize("validate_every", [10_000, 1])
+@pytest.mark.parametrize("stop", [3, 4, 5])
+def test_a_run_that_stopped_goes_on_to_the_bits_of_one_that_never_did(
+    corpus: Corpus, tmp_path: Path, stop: int, validate_every: int
+) -> None:
+    """Three batches an epoch: stops within an epoch, at its end, and after it; with dropout, noise and sampling.
+
+    The checkpoint is of the middle of a step's bookkeeping, or the one that is kept after a validation.
+    """
+    options = {"dropout": 0.2, "max_steps": 9, "accumulate_grad_batches": 2, "val_check_interval": validate_every}
+    trainer, module, data = make(corpus, tmp_path / "whole", **options)
+    trainer.fit(module, data)
+    undisturbed = weights(module)
+    saved = tmp_path / ("stopped.ckpt" if validate_every > 1 else "part/last.ckpt")
+
+    class Stop(L.Callback):
+        def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
+            if trainer.global_step == stop:
+                if validate_every > 1:
+                    trainer.save_checkpoint(saved)
+                trainer.should_stop = True
+
+    trainer, module, data = make(corpus, tmp_path / "part", **options)
+    trainer.callbacks.append(Stop())
+    trainer.fit(module, data)
+    assert trainer.global_step == stop
+    torch.manual_seed(99)
+    trainer, module, data = make(corpus, tmp_path / "rest", **options)
+    trainer.fit(module, data, ckpt_path=saved, weights_only=True)
+    assert trainer.global_step == 9
+    for name, tensor in weights(module).items():
+        assert torch.equal(tensor, undisturbed[name]), name
+
+
+def test_accumulated_micro_batches_step_like_one_big_batch(corpus: Corpus, tmp_path: Path) -> None:
+    results = []
+    for folder, batch_tokens, accumulated in (("one", 10_000, 1), ("many", 40, 4)):
+        trainer, module, data = make(corpus, tmp_path / folder, batch_tokens, max_steps=1, accumulate_grad_batches=accumulated)
+        assert len(data.batches("train", batch_tokens, 0)) == accumulated
+        module.learning_rate = 1e-3
+        module.configure_optimizers = lambda m=module: torch.optim.SGD(m.parameters(), lr=1.0)
+        before = weights(module)
+        trainer.fit(module, data)
+        results.append({name: tensor - before[name] for name, tensor in weights(module).items()})
+    for name, step in results[0].items():
+        torch.testing.assert_close(results[1][name], step, rtol=1e-3, atol=1e-7, msg=name)
+
+
+def test_resuming_with_another_corpus_model_or_language_is_refused(corpus: Corpus, tmp_path: Path) -> None:
+    trainer, module, data = make(corpus, tmp_path, max_steps=1)
+    trainer.fit(module, data)
+    for name, other in (("corpus", "deadbeef"), ("tgt", "de"), ("model", {**module.content["model"], "d_ff": 7})):
+        trainer, module, data = make(corpus, tmp_path / "again", max_steps=2)
+        module.content = {**module.content, name: other}
+        with pytest.raises(ValueError, match=f"can't resume: the checkpoint's {name}"):
+            trainer.fit(module, data, ckpt_path=tmp_path / "last.ckpt", weights_only=True)
+
+
+def test_a_checkpoint_holds_plain_values_and_no_pickled_code(corpus: Corpus, tmp_path: Path) -> None:
+    trainer, module, data = make(corpus, tmp_path, max_steps=1)
+    trainer.fit(module, data)
+    content = load_checkpoint(tmp_path / "last.ckpt")["mt"]
+    assert content["model"] == {"vocab_size": 330, **MODEL}
+    assert (content["src"], content["tgt"], content["corpus"]) == ("en", "it", corpus.fingerprint)
+
+
+def test_the_learning_rate_warms_up_and_falls_to_zero() -> None:
+    assert learning_rate_factor(0, 10, 0.0) == pytest.approx(0.1)
+    assert learning_rate_factor(9, 10, 0.0) == 1.0
+    assert learning_rate_factor(500, 10, 0.25) == pytest.approx(0.75)
+    assert learning_rate_factor(500, 10, 1.0) == 0.0
