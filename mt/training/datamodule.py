@@ -4,6 +4,7 @@ from typing import Any
 
 import lightning as L
 import numpy as np
+import torch
 from jaxtyping import Int
 from torch.utils.data import DataLoader
 
@@ -65,9 +66,7 @@ class TranslationData(L.LightningDataModule):
         )
         resumed, self._resumed = self._resumed, False
         done = self.trainer.fit_loop.epoch_loop.batch_progress.current.ready if resumed else 0
-        return DataLoader(
-            pairs, batch_size=None, sampler=Remaining(len(pairs), done), num_workers=self.num_workers
-        )
+        return loader(pairs, Remaining(len(pairs), done), self.num_workers)
 
     def val_dataloader(self) -> DataLoader[Batch]:
         assert self.trainer is not None
@@ -75,9 +74,14 @@ class TranslationData(L.LightningDataModule):
         longest = max(lengths(pairs, side).max() for side in ("src_ids", "tgt_ids")) + 1
         batches = self.batches("validation", max(self.batch_tokens, int(longest)), None)
         mine = batches[self.trainer.global_rank :: self.trainer.world_size]
-        return DataLoader(
-            BatchedPairs(pairs, mine, self.corpus.tokenizer, noise=0.0, sampling=0.0, seed=()), batch_size=None
-        )
+        return loader(BatchedPairs(pairs, mine, self.corpus.tokenizer, noise=0.0, sampling=0.0, seed=()))
+
+
+def loader(pairs: BatchedPairs, sampler: list[int] | None = None, num_workers: int = 0) -> DataLoader[Batch]:
+    """Draws nothing from the global random state, so that a resumed run meets the same one."""
+    return DataLoader(
+        pairs, batch_size=None, sampler=sampler, num_workers=num_workers, generator=torch.Generator()
+    )
 
 
 class Remaining(list[int]):
