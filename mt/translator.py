@@ -63,8 +63,12 @@ class Translator:
             raise ValueError(f"{checkpoint}: its weights don't fit its model: {str(error).splitlines()[-1].strip()}") from None
         if not all(tensor.isfinite().all() for tensor in weights.values()):
             raise ValueError(f"{checkpoint}: its weights are not finite")
+        try:
+            model = model.to(device).eval()
+        except (RuntimeError, AssertionError) as error:  # torch's ways to say: no such device, not compiled for it
+            raise ValueError(f"device {device} can't be used: {str(error).splitlines()[0]}") from None
         return cls(
-            model=model.to(device).eval(),
+            model=model,
             tokenizer=Tokenizer(content["tokenizer"].numpy().tobytes()),
             src=content["src"],
             tgt=content["tgt"],

@@ -113,7 +113,8 @@ def main(cfg: DictConfig) -> None:
     try:
         train(cfg, Path(HydraConfig.get().runtime.output_dir), Console())
     except (ValueError, OSError, HydraException, MisconfigurationException) as error:
-        sys.exit(f"train.py: {error}")
+        reason = error.__cause__ if isinstance(error, HydraException) and error.__cause__ else error
+        sys.exit(f"train.py: {' '.join(str(reason).split())}")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@ import itertools
 import math
 import zlib
 from collections.abc import Mapping
+from functools import cache
 
 import pytest
 import torch
@@ -34,8 +35,7 @@ class Table:
     def log_probs(self, source: int, prefix: tuple[int, ...]) -> Tensor:
         if (probabilities := self.known.get((source, *prefix))) is not None:
             return torch.tensor([probabilities.get(i, 0.0) for i in range(V)]).log()
-        seed = zlib.crc32(repr((self.seed, source, prefix)).encode())
-        return torch.randn(V, generator=torch.Generator().manual_seed(seed)).mul(2).log_softmax(dim=0)
+        return drawn(zlib.crc32(repr((self.seed, source, prefix)).encode())).clone()
 
     def start(self, src: Tensor) -> tuple[list[int], Prefixes]:
         return src[:, 0].tolist(), [[()] for _ in src]
@@ -53,6 +53,11 @@ class Table:
     ) -> tuple[list[int], Prefixes]:
         pairs = list(zip(sentences.tolist(), parents.tolist(), strict=True))
         return [state[0][s] for s, _ in pairs], [[state[1][s][p] for p in row] for s, row in pairs]
+
+
+@cache
+def drawn(seed: int) -> Tensor:
+    return torch.randn(V, generator=torch.Generator().manual_seed(seed)).mul(2).log_softmax(dim=0)
 
 
 def brute_force(table: Table, source: int, max_length: int) -> dict[tuple[int, ...], float]:
@@ -91,17 +96,16 @@ def sources(tokenizer: Tokenizer) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0, 2.0])
+@pytest.mark.parametrize("nbest", [1, 3, 40])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_beam_as_wide_as_all_translations_equals_brute_force(length_penalty: float, seed: int) -> None:
+def test_a_beam_as_wide_as_all_translations_equals_brute_force(length_penalty: float, nbest: int, seed: int) -> None:
     table, max_length, everything = Table(seed), 4, 1 + 3 + 9 + 27
     sources = torch.tensor([[4, EOS], [5, EOS]])
-    found = search(
-        table, sources, beam=everything, nbest=everything, length_penalty=length_penalty, max_length=max_length
-    )
+    found = search(table, sources, beam=everything, nbest=nbest, length_penalty=length_penalty, max_length=max_length)
     for source, hypotheses in zip((4, 5), found, strict=True):
         expected = brute_force(table, source, max_length)
         scores = {words: p / (len(words) + 1) ** length_penalty for words, p in expected.items()}
-        assert [tuple(h.ids) for h in hypotheses] == sorted(scores, key=lambda words: -scores[words])
+        assert [tuple(h.ids) for h in hypotheses] == sorted(scores, key=lambda words: -scores[words])[:nbest]
         for h in hypotheses:
             assert h.log_probability == pytest.approx(expected[tuple(h.ids)], abs=1e-4)
             assert h.score == pytest.approx(scores[tuple(h.ids)], abs=1e-4)

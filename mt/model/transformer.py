@@ -63,6 +63,10 @@ class Transformer(nn.Module):
         dropout: float,
     ) -> None:
         super().__init__()
+        sizes = {"vocab_size": vocab_size, "d_model": d_model, "num_heads": num_heads, "d_ff": d_ff}
+        for name, size in {**sizes, "encoder_layers": encoder_layers, "decoder_layers": decoder_layers}.items():
+            if size < 1:
+                raise ValueError(f"{name}={size} is less than 1")
         self.embedding = Embedding(vocab_size=vocab_size, d_model=d_model)
         self.dropout = Dropout(dropout)
         self.encoder = Encoder(

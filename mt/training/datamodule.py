@@ -1,12 +1,13 @@
 """The corpus as Lightning's data module: which batches a rank sees, in which order, from where on."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import lightning as L
 import numpy as np
 import torch
 from jaxtyping import Int
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Sampler
 
 from mt.data.batching import Batch, token_budget_batches
 from mt.data.corpus import Corpus, lengths
@@ -77,19 +78,22 @@ class TranslationData(L.LightningDataModule):
         return loader(BatchedPairs(pairs, mine, self.corpus.tokenizer, noise=0.0, sampling=0.0, seed=()))
 
 
-def loader(pairs: BatchedPairs, sampler: list[int] | None = None, num_workers: int = 0) -> DataLoader[Batch]:
+def loader(pairs: BatchedPairs, sampler: Sampler[int] | None = None, num_workers: int = 0) -> DataLoader[Batch]:
     """Draws nothing from the global random state, so that a resumed run meets the same one."""
     return DataLoader(
         pairs, batch_size=None, sampler=sampler, num_workers=num_workers, generator=torch.Generator()
     )
 
 
-class Remaining(list[int]):
+class Remaining(Sampler[int]):
     """The batches of an epoch that are not done yet; its length is the whole epoch's, as Lightning counts."""
 
     def __init__(self, total: int, done: int) -> None:
-        super().__init__(range(done, total))
         self.total = total
+        self.done = done
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.done, self.total))
 
     def __len__(self) -> int:
         return self.total

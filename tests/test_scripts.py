@@ -1,0 +1,167 @@
+"""The command line as people type it, from another folder whose name has spaces and accents; and the README's commands."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+
+
+def run(folder: Path, *command: str, given: bytes = b"", **more_environment: str) -> subprocess.CompletedProcess[bytes]:
+    script, *arguments = command
+    return subprocess.run(
+        [sys.executable, str(ROOT / script), *arguments],
+        cwd=folder,
+        input=given,
+        capture_output=True,
+        env=ONE_THREAD | more_environment,
+        timeout=300,
+    )
+
+
+def output(done: subprocess.CompletedProcess[bytes]) -> str:
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
+
+
+def refusal(done: subprocess.CompletedProcess[bytes]) -> str:
+    """What a failed command says: without a traceback, in one line of its own."""
+    message = done.stderr.decode()
+    assert done.returncode in (1, 2), message
+    assert "Traceback" not in message
+    return message
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Holds runs/ with one finished smoke run."""
+    folder = tmp_path_factory.mktemp("più corsi di prova")
+    out = output(run(folder, "scripts/train.py", "experiment=smoke", f"data.cache_dir={folder}/cache"))
+    assert "BLEU" in out and "translate.py --checkpoint" in out
+    return folder
+
+
+def test_a_run_leaves_a_summary_checkpoints_and_events(folder: Path) -> None:
+    (summary,) = folder.glob("runs/*/summary.json")
+    values = json.loads(summary.read_text())
+    assert values["test"]["sentences"] > 0 and "bleu" in values["test"] and "chrf" in values["test"]
+    assert "tok:13a" in values["test"]["signature"]["bleu"]
+    assert values["parameters"] > 0 and values["tokens_per_second"] > 0 and values["steps"] == 6
+    assert Path(values["checkpoint"]).is_file() and (summary.parent / "last.ckpt").is_file()
+
+
+def test_tensorboard_gets_scalars_translations_pictures_and_hyperparameters(folder: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (run_folder,) = folder.glob("runs/*")
+    events = EventAccumulator(str(run_folder), size_guidance={"images": 0}).Reload()
+    scalars = set(events.Tags()["scalars"])
+    assert {"train/loss", "train/nll", "train/learning_rate", "train/gradient_norm", "train/tokens_per_second"} <= scalars
+    assert {"val/loss", "val/perplexity", "val/chrf", "val/bleu", "test/bleu", "test/chrf"} <= scalars
+    images = events.Tags()["images"]
+    kinds = ("encoder.layers.0.self_attention", "decoder.layers.0.self_attention", "decoder.layers.0.cross_attention")
+    for kind in kinds:
+        assert [image.step for image in events.Images(f"attention/0/{kind}")] == [3, 6]
+    assert len(images) == 2 * len(kinds)
+    assert "translations/text_summary" in events.Tags()["tensors"]
+
+
+def test_every_way_of_giving_sentences_gives_the_same_translations(folder: Path) -> None:
+    sentences = ["Where is the station?", "", "A cat, a dog; 😀!", "   ", "Good\u2028morning."]
+    text = "".join(f"{s}\n" for s in sentences)
+    (folder / "in.txt").write_text(text, encoding="utf-8")
+    by_argument = output(run(folder, "scripts/translate.py", *sentences)).split("\n")
+    by_stdin = output(run(folder, "scripts/translate.py", given=text.encode(), PYTHONIOENCODING="ascii")).split("\n")
+    run(folder, "scripts/translate.py", "--input", "in.txt", "--output", "out.txt", "--batch-size", "1")
+    assert by_argument == by_stdin == (folder / "out.txt").read_text(encoding="utf-8").split("\n")
+    assert len(by_argument) == len(sentences) + 1 and by_argument[1] == by_argument[3] == ""
+
+
+def test_lines_in_are_lines_out_whatever_is_in_them(folder: Path) -> None:
+    given = b"caf\xe9\r\n\n\x00\x07\n\xff\xfe\nlast without newline"
+    assert output(run(folder, "scripts/translate.py", "--beam", "1", given=given)).count("\n") == 5
+
+
+def test_json_lines_hold_source_translation_score_and_nbest(folder: Path) -> None:
+    out = output(run(folder, "scripts/translate.py", "--json", "--nbest", "3", "--beam", "4", "Good morning.", ""))
+    first, blank = (json.loads(line) for line in out.splitlines())
+    assert first["source"] == "Good morning." and len(first["nbest"]) == 3
+    scores = [hypothesis["score"] for hypothesis in first["nbest"]]
+    assert scores == sorted(scores, reverse=True) and first["score"] == scores[0]
+    assert isinstance(first["cut"], bool) and blank["translation"] == ""
+
+
+def test_attention_is_shown_in_the_terminal_and_as_a_picture(folder: Path) -> None:
+    assert "</s>" in output(run(folder, "scripts/translate.py", "--attention", "terminal", "Good morning."))
+    output(run(folder, "scripts/translate.py", "--attention", "map.png", "Good morning."))
+    assert (folder / "map.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_evaluate_scores_files_with_several_references(folder: Path) -> None:
+    (folder / "src.txt").write_text("Good morning.\nThank you.\n", encoding="utf-8")
+    (folder / "ref.txt").write_text("Buongiorno.\tBuon giorno.\nGrazie.\n", encoding="utf-8")
+    out = output(run(folder, "scripts/evaluate.py", "--src", "src.txt", "--ref", "ref.txt", "--beam", "1", "--json"))
+    scores = json.loads(out)
+    assert scores["sentences"] == 2 and "nrefs:var" in scores["bleu_signature"]
+    (folder / "ref.txt").write_text("Buongiorno.\n", encoding="utf-8")
+    message = refusal(run(folder, "scripts/evaluate.py", "--src", "src.txt", "--ref", "ref.txt"))
+    assert "2 lines" in message and "1" in message
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("scripts/translate.py --checkpoint nowhere.ckpt Hello", "no checkpoint at nowhere.ckpt"),
+        ("scripts/translate.py --checkpoint in.tsv Hello", "not a checkpoint"),
+        ("scripts/translate.py --beam 0 Hello", "beam=0"),
+        ("scripts/translate.py --nbest 9 --beam 2 Hello", "nbest=9"),
+        ("scripts/translate.py --attention map.xyz Hello", "xyz"),
+        ("scripts/translate.py --attention terminal Hello you", "exactly one sentence"),
+        ("scripts/translate.py --input nowhere.txt", "nowhere.txt"),
+        ("scripts/translate.py --device quantum Hello", "quantum"),
+        ("scripts/train.py experiment=smoke model.num_heads=5", "d_model=32 is not divisible by num_heads=5"),
+        ("scripts/train.py experiment=smoke model.d_modell=3", "d_modell"),
+        ("scripts/train.py experiment=smoke data.batch_tokens=3", "batch_tokens=3"),
+        ("scripts/train.py experiment=smoke data.vocab_size=900000", "vocab_size=900000"),
+        ("scripts/train.py experiment=smoke data.src=fr", "'fr'"),
+        ("scripts/train.py data=files data.train=nowhere.tsv", "no such file: nowhere.tsv"),
+        ("scripts/train.py experiment=smoke resume=nowhere", "no checkpoint at nowhere"),
+        ("scripts/train.py experiment=nowhere", "nowhere"),
+    ],
+)
+def test_what_a_user_can_get_wrong_is_one_clear_line(folder: Path, command: str, expected: str) -> None:
+    (folder / "in.tsv").write_text("a\tb\n", encoding="utf-8")
+    cache = [f"data.cache_dir={folder}/cache"] if "train.py" in command else []
+    assert expected in refusal(run(folder, *shlex.split(command), *cache))
+
+
+def test_a_named_corpus_without_a_network_names_the_offline_way(tmp_path: Path) -> None:
+    message = refusal(
+        run(tmp_path, "scripts/train.py", "data=tatoeba", "data.cache_dir=cache", HF_HUB_OFFLINE="1")
+    )
+    assert "data=everyday" in message and "data=files" in message
+
+
+def readme_commands() -> list[str]:
+    blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    joined = "".join(blocks).replace("\\\n", " ")
+    return [line for line in joined.splitlines() if line.startswith("python scripts/")]
+
+
+@pytest.mark.parametrize("command", readme_commands())
+def test_every_command_of_the_readme_runs(folder: Path, command: str) -> None:
+    """Training commands are composed, not run: the smoke run stands for them. `FILE`s are made first."""
+    words = shlex.split(command.partition("#")[0])[1:]
+    for name in ("english.txt", "test.en", "test.it"):
+        (folder / name).write_text("Good morning.\nThank you.\n", encoding="utf-8")
+    if "train.py" in words[0]:
+        output(run(folder, *[w for w in words if w != "-m"], "--cfg", "job"))
+    elif not any(word in ("<", ">", "|") for word in words):
+        output(run(folder, *words))
