@@ -25,5 +25,7 @@ def newest_checkpoint() -> Path:
     """The newest run's best checkpoint below runs/. ValueError where there is none."""
     found = sorted(Path("runs").glob(f"**/{BEST}"), key=lambda path: path.stat().st_mtime)
     if not found:
-        raise ValueError(f"no {BEST} below {Path('runs').resolve()}: train first (python scripts/train.py), or name one with --checkpoint")
+        raise ValueError(
+            f"no {BEST} below {Path('runs').resolve()}: train first (python scripts/train.py), or name one with --checkpoint"
+        )
     return found[-1]

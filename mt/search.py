@@ -68,8 +68,8 @@ def search(
     """
     if beam < 1 or not 1 <= nbest <= beam:
         raise ValueError(f"beam={beam}, nbest={nbest}: the beam is at least 1, and nbest at most the beam")
-    if length_penalty < 0:
-        raise ValueError(f"length_penalty={length_penalty} is negative")
+    if not 0 <= length_penalty <= 10:
+        raise ValueError(f"length_penalty={length_penalty} is not in [0, 10]")
     if max_length is not None and max_length < 1:
         raise ValueError(f"max_length={max_length} leaves room for nothing")
     bounds = torch.full_like(src[:, 0], max_length or 0)

@@ -8,6 +8,9 @@ import sentencepiece
 
 from mt.special_tokens import BOS, EOS, PAD, UNK
 
+SPACE, STAND_IN = "\u2581", "\ufdd0"
+"""SentencePiece writes a space as ▁; where a user types that character, one that never stands in text takes its place."""
+
 
 class Tokenizer:
     """Text to ids and back. Every character survives: what has no piece becomes its UTF-8 bytes.
@@ -34,7 +37,7 @@ class Tokenizer:
         model = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.Train(
-                sentence_iterator=iter(sentences),
+                sentence_iterator=map(_protect, sentences),
                 model_writer=model,
                 model_type="unigram",
                 vocab_size=vocab_size,
@@ -59,19 +62,23 @@ class Tokenizer:
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Ids without BOS and EOS."""
-        return self._processor.Encode(list(sentences), num_threads=1)  # type: ignore[no-any-return]
+        return self._processor.Encode([_protect(s) for s in sentences], num_threads=1)  # type: ignore[no-any-return]
 
     def candidates(self, sentence: str, count: int) -> list[tuple[list[int], float]]:
         """The `count` most probable segmentations of a sentence, each with its log-probability, best first."""
-        found = self._processor.NBestEncodeAsIds(sentence, count)
+        found = self._processor.NBestEncodeAsIds(_protect(sentence), count)
         return [(ids, sum(map(self._processor.GetScore, ids))) for ids in found]
 
     def decode(self, ids: Sequence[int]) -> str:
-        return self._processor.Decode(list(ids))  # type: ignore[no-any-return]
+        return str(self._processor.Decode(list(ids))).replace(STAND_IN, SPACE)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """A readable name for every id, special ones included; ▁ stands for a space."""
         return [self._processor.IdToPiece(i) for i in ids]
+
+
+def _protect(sentence: str) -> str:
+    return sentence.replace(SPACE, STAND_IN)
 
 
 def _size_that_fits(message: str, vocab_size: int) -> str:

@@ -11,6 +11,7 @@ import torch
 from mt.data.batching import pad
 from mt.data.cleaning import normalise
 from mt.inspection.attention_maps import AttentionMap, attention_maps
+from mt.model.evaluating import evaluating
 from mt.model.transformer import Transformer
 from mt.search import Hypothesis, search
 from mt.special_tokens import EOS
@@ -48,33 +49,29 @@ class Translator:
 
     @classmethod
     def load(cls, checkpoint: str | Path, device: str | torch.device = "cpu") -> "Translator":
-        """A checkpoint of `mt.training`. ValueError, in one line, for a file that is none; nothing in it is executed."""
+        """From a checkpoint of `mt.training`. ValueError, in one line, for any other file; nothing in it is executed."""
         state = load_checkpoint(checkpoint)
         content = state["mt"]
-        model = Transformer(**content["model"])
-        weights = {
-            name.removeprefix("model."): tensor
-            for name, tensor in state["state_dict"].items()
-            if name.startswith("model.")
-        }
+        prefix = "model."
+        weights = {k.removeprefix(prefix): v for k, v in state["state_dict"].items() if k.startswith(prefix)}
         try:
+            tokenizer = Tokenizer(content["tokenizer"].numpy().tobytes())
+            model = Transformer(**content["model"])
             model.load_state_dict(weights)
-        except RuntimeError as error:
-            raise ValueError(f"{checkpoint}: its weights don't fit its model: {str(error).splitlines()[-1].strip()}") from None
+            translator = cls(model.eval(), tokenizer, content["src"], content["tgt"], **content["decoding"])
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise ValueError(
+                f"{checkpoint}: damaged, or not of this version: {str(error).splitlines()[-1].strip()}"
+            ) from None
+        if len(tokenizer) != content["model"]["vocab_size"]:
+            raise ValueError(f"{checkpoint}: damaged: its vocabulary is not that of its model")
         if not all(tensor.isfinite().all() for tensor in weights.values()):
             raise ValueError(f"{checkpoint}: its weights are not finite")
         try:
-            model = model.to(device).eval()
+            model.to(device)
         except (RuntimeError, AssertionError) as error:  # torch's ways to say: no such device, not compiled for it
             raise ValueError(f"device {device} can't be used: {str(error).splitlines()[0]}") from None
-        return cls(
-            model=model,
-            tokenizer=Tokenizer(content["tokenizer"].numpy().tobytes()),
-            src=content["src"],
-            tgt=content["tgt"],
-            beam=content["decoding"]["beam"],
-            length_penalty=content["decoding"]["length_penalty"],
-        )
+        return translator
 
     def translate(
         self,
@@ -86,7 +83,7 @@ class Translator:
         max_length: int | None = None,
         batch_size: int = 64,
     ) -> list[Translation]:
-        """One translation a sentence, in order; None: what the checkpoint was tested with. See `mt.search` for the rest."""
+        """One translation a sentence, in order. None: what the checkpoint was tested with. The rest: see `mt.search`."""
         if isinstance(sentences, str):
             raise TypeError("translate takes a list of sentences, not a single string")
         if batch_size < 1:
@@ -94,21 +91,19 @@ class Translator:
         sources = [normalise(sentence) for sentence in sentences]
         ids = [[*row, EOS] for row in self.tokenizer.encode(sources)]
         result: list[list[tuple[str, Hypothesis]]] = [[("", Hypothesis([], 0.0, 0.0, cut=False))] for _ in sources]
-        training = self.model.training
-        self.model.eval()
-        for rows in _batches([i for i, source in enumerate(sources) if source], ids, batch_size):
-            src = pad([ids[i] for i in rows]).to(next(self.model.parameters()).device)
-            found = search(
-                self.model,
-                src,
-                beam=self.beam if beam is None else beam,
-                length_penalty=self.length_penalty if length_penalty is None else length_penalty,
-                nbest=nbest,
-                max_length=max_length,
-            )
-            for i, hypotheses in zip(rows, found, strict=True):
-                result[i] = [(normalise(self.tokenizer.decode(h.ids)), h) for h in hypotheses]
-        self.model.train(training)
+        device = next(self.model.parameters()).device
+        with evaluating(self.model):
+            for rows in _batches([i for i, source in enumerate(sources) if source], ids, batch_size):
+                found = search(
+                    self.model,
+                    pad([ids[i] for i in rows]).to(device),
+                    beam=self.beam if beam is None else beam,
+                    length_penalty=self.length_penalty if length_penalty is None else length_penalty,
+                    nbest=nbest,
+                    max_length=max_length,
+                )
+                for i, hypotheses in zip(rows, found, strict=True):
+                    result[i] = [(normalise(self.tokenizer.decode(h.ids)), h) for h in hypotheses]
         return [Translation(s, h) for s, h in zip(sentences, result, strict=True)]
 
     def attention_maps(self, translation: Translation) -> list[AttentionMap]:
@@ -118,6 +113,8 @@ class Translator:
 
     def translate_stream(self, sentences: Iterable[str], **options: Any) -> Iterator[Translation]:
         """`translate` for more sentences than memory should hold; the same options."""
+        if isinstance(sentences, str):
+            raise TypeError("translate_stream takes sentences, not a single string")
         sentences = iter(sentences)
         while chunk := list(itertools.islice(sentences, CHUNK)):
             yield from self.translate(chunk, **options)

@@ -40,7 +40,9 @@ def train(cfg: DictConfig, run: Path, console: Console) -> None:
     resume = checkpoint_of(cfg.resume, LAST) if cfg.resume else None
     with torch.device("meta"):
         Transformer(vocab_size=cfg.data.vocab_size, **settings["model"])
-    precision, reason = choose_precision(cfg.trainer.accelerator) if cfg.precision == "auto" else (cfg.precision, "as told")
+    precision, reason = (
+        choose_precision(cfg.trainer.accelerator) if cfg.precision == "auto" else (cfg.precision, "as told")
+    )
     trainer = instantiate(
         cfg.trainer,
         precision=precision,

@@ -1,4 +1,4 @@
-"""The command line as people type it, from another folder whose name has spaces and accents; and the README's commands."""
+"""The command line as people type it, in a folder whose name has spaces and accents; and the README's commands."""
 
 import json
 import os
@@ -63,7 +63,13 @@ def test_tensorboard_gets_scalars_translations_pictures_and_hyperparameters(fold
     (run_folder,) = folder.glob("runs/*")
     events = EventAccumulator(str(run_folder), size_guidance={"images": 0}).Reload()
     scalars = set(events.Tags()["scalars"])
-    assert {"train/loss", "train/nll", "train/learning_rate", "train/gradient_norm", "train/tokens_per_second"} <= scalars
+    assert {
+        "train/loss",
+        "train/nll",
+        "train/learning_rate",
+        "train/gradient_norm",
+        "train/tokens_per_second",
+    } <= scalars
     assert {"val/loss", "val/perplexity", "val/chrf", "val/bleu", "test/bleu", "test/chrf"} <= scalars
     images = events.Tags()["images"]
     kinds = ("encoder.layers.0.self_attention", "decoder.layers.0.self_attention", "decoder.layers.0.cross_attention")
@@ -143,9 +149,7 @@ def test_what_a_user_can_get_wrong_is_one_clear_line(folder: Path, command: str,
 
 
 def test_a_named_corpus_without_a_network_names_the_offline_way(tmp_path: Path) -> None:
-    message = refusal(
-        run(tmp_path, "scripts/train.py", "data=tatoeba", "data.cache_dir=cache", HF_HUB_OFFLINE="1")
-    )
+    message = refusal(run(tmp_path, "scripts/train.py", "data=tatoeba", "data.cache_dir=cache", HF_HUB_OFFLINE="1"))
     assert "data=everyday" in message and "data=files" in message
 
 

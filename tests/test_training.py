@@ -60,15 +60,28 @@ def make(corpus: Corpus, folder: Path, batch_tokens: int = 60, dropout: float = 
         beta2=0.98,
         label_smoothing=0.1,
     )
-    data = TranslationData(corpus, batch_tokens=batch_tokens, noise=dropout, sampling=dropout,
-                           num_workers=0, seed=7)
-    checkpoint = L.pytorch.callbacks.ModelCheckpoint(dirpath=folder, filename="best", monitor="val/chrf", mode="max",
-                                                     save_last=True, enable_version_counter=False)
+    data = TranslationData(corpus, batch_tokens=batch_tokens, noise=dropout, sampling=dropout, num_workers=0, seed=7)
+    checkpoint = L.pytorch.callbacks.ModelCheckpoint(
+        dirpath=folder, filename="best", monitor="val/chrf", mode="max", save_last=True, enable_version_counter=False
+    )
     callbacks = [checkpoint, StopWhenUsedUp(), Throughput(), Translations(num_scored=1, num_shown=1)]
-    options = {"max_epochs": -1, "accelerator": "cpu", "gradient_clip_val": 1.0, "logger": False,
-               "check_val_every_n_epoch": None, "val_check_interval": 10_000} | trainer
-    trainer_ = L.Trainer(callbacks=callbacks, num_sanity_val_steps=0, enable_progress_bar=False, use_distributed_sampler=False,
-                         enable_model_summary=False, reload_dataloaders_every_n_epochs=1, **options)
+    options = {
+        "max_epochs": -1,
+        "accelerator": "cpu",
+        "gradient_clip_val": 1.0,
+        "logger": False,
+        "check_val_every_n_epoch": None,
+        "val_check_interval": 10_000,
+    } | trainer
+    trainer_ = L.Trainer(
+        callbacks=callbacks,
+        num_sanity_val_steps=0,
+        enable_progress_bar=False,
+        use_distributed_sampler=False,
+        enable_model_summary=False,
+        reload_dataloaders_every_n_epochs=1,
+        **options,
+    )
     return trainer_, module, data
 
 
@@ -123,7 +136,9 @@ def test_a_run_that_stopped_goes_on_to_the_bits_of_one_that_never_did(
 def test_accumulated_micro_batches_step_like_one_big_batch(corpus: Corpus, tmp_path: Path) -> None:
     results = []
     for folder, batch_tokens, accumulated in (("one", 10_000, 1), ("many", 40, 4)):
-        trainer, module, data = make(corpus, tmp_path / folder, batch_tokens, max_steps=1, accumulate_grad_batches=accumulated)
+        trainer, module, data = make(
+            corpus, tmp_path / folder, batch_tokens, max_steps=1, accumulate_grad_batches=accumulated
+        )
         assert len(data.batches("train", batch_tokens, 0)) == accumulated
         module.learning_rate = 1e-3
         module.configure_optimizers = lambda m=module: torch.optim.SGD(m.parameters(), lr=1.0)

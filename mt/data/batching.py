@@ -50,7 +50,9 @@ def token_budget_batches(
     """
     longest = np.maximum(src_lengths, tgt_lengths) + 1
     if len(longest) and longest.max() > budget:
-        raise ValueError(f"batch_tokens={budget} is less than the longest sentence, {longest.max()} pieces with its EOS")
+        raise ValueError(
+            f"batch_tokens={budget} is less than the longest sentence, {longest.max()} pieces with its EOS"
+        )
     ties = np.arange(len(longest)) if shuffle is None else shuffle.permutation(len(longest))
     order = np.lexsort((ties, src_lengths, tgt_lengths))
     batches, start, width = [], 0, 0

@@ -7,7 +7,6 @@ and another setting never meets it.
 import hashlib
 import json
 import os
-import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,8 @@ from typing import Any
 import datasets
 import numpy as np
 import pyarrow.compute as pc
+from datasets.arrow_writer import ArrowWriter
+from datasets.utils import tqdm
 from jaxtyping import Int
 
 from mt.data.cleaning import fraction, key, normalise, why_dropped
@@ -96,6 +97,7 @@ def prepare(
             for name, split in splits.items():
                 longest = max_pieces if name == "train" else None
                 split = _tokenise(split, tokenizer, longest, report[name])
+                _keep(split, name, report)
                 split.save_to_disk(done / name)
             (done / "tokenizer.model").write_bytes(tokenizer.model)
             (done / "report.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
@@ -141,11 +143,16 @@ def _clean_splits(
             for column in ("src_key", "tgt_key"):
                 seen = dict.fromkeys(splits[name][column], f"stands in {name}") | seen
     for name, split in splits.items():
-        report[name]["kept"] = len(split)
-        if not len(split):
-            reasons = ", ".join(f"{n} {reason}" for reason, n in report[name]["dropped"].items()) or "the file is empty"
-            raise ValueError(f"no {name} pair is left of {report[name]['read']} read ({reasons})")
+        _keep(split, name, report)
     return splits, report
+
+
+def _keep(split: datasets.Dataset, name: str, report: Report) -> None:
+    """Note what is left of a split. ValueError, with the reasons, if that is nothing."""
+    report[name]["kept"] = len(split)
+    if not len(split):
+        reasons = ", ".join(f"{n} {reason}" for reason, n in report[name]["dropped"].items()) or "the file is empty"
+        raise ValueError(f"no {name} pair is left of {report[name]['read']} read ({reasons})")
 
 
 def _read(
@@ -185,16 +192,22 @@ def _read(
             yield {"src": a, "tgt": b, "src_key": key(a), "tgt_key": key(b)}
 
     features = datasets.Features(dict.fromkeys(("src", "tgt", "src_key", "tgt_key"), datasets.Value("string")))
-    return datasets.Dataset.from_generator(
-        rows, features=features, cache_dir=str(work), fingerprint=work.name
-    )  # type: ignore[return-value]
+    work.mkdir(parents=True)
+    with ArrowWriter(features=features, path=str(work / "pairs.arrow")) as writer:
+        for row in tqdm(rows(), desc=f"reading {work.name}", unit=" pairs"):
+            writer.write(row)
+        writer.finalize()
+    return datasets.Dataset.from_file(str(work / "pairs.arrow"))
 
 
-def _split_by_content(
-    train: datasets.Dataset, missing: Sequence[str], held_out: int
-) -> dict[str, datasets.Dataset]:
-    """Take about held_out pairs out for each missing split: those whose source sentence's hash falls in its share."""
-    share = held_out / len(train)
+def _split_by_content(train: datasets.Dataset, missing: Sequence[str], held_out: int) -> dict[str, datasets.Dataset]:
+    """Take about held_out pairs out for each missing split: those whose source sentence's hash falls in its share.
+
+    The shares lie at the two ends of the range of hashes: when a corpus grows, no sentence moves from one to the other.
+    """
+    if held_out < 1:
+        raise ValueError(f"data.held_out={held_out} is less than 1")
+    share = held_out / max(1, len(train))
     if share * len(missing) > 0.5:
         raise ValueError(
             f"{len(train)} pairs are too few to take {held_out} for each of {', '.join(missing)} out of them: "
@@ -202,8 +215,9 @@ def _split_by_content(
         )
     index: dict[str, list[int]] = {name: [] for name in ("train", *missing)}
     for i, src_key in enumerate(_values(train, "src_key")):
-        place = int(fraction(src_key[0]) / share)
-        index[missing[place] if place < len(missing) else "train"].append(i)
+        place = fraction(src_key[0])
+        name = missing[0] if place < share else missing[-1] if len(missing) > 1 and place >= 1 - share else "train"
+        index[name].append(i)
     return {name: train.select(chosen) for name, chosen in index.items()}
 
 
@@ -252,7 +266,6 @@ def _tokenise(
     if len(kept) == len(split):
         return split
     report["dropped"][f"more than {longest} pieces"] = len(split) - len(kept)
-    report["kept"] = len(kept)
     return split.select(kept)
 
 

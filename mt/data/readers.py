@@ -8,6 +8,8 @@ import csv
 import gzip
 import hashlib
 import json
+import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -16,6 +18,7 @@ from typing import Any, BinaryIO
 
 EVERYDAY = Path(__file__).parent / "everyday"
 HELD_OUT = ("validation", "test")
+_SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which JSON can spell and UTF-8 cannot
 
 
 @dataclass(frozen=True)
@@ -52,14 +55,21 @@ class Source:
             return cls(tuple(_existing(str(path)) for path in chosen))
         if value.startswith("hf://"):
             return cls((value,))
-        if not Path(value).exists() and (found := sorted(map(str, Path().glob(value)) if not Path(value).is_absolute()
-                                         else map(str, Path("/").glob(value.lstrip("/"))))):
+        if not Path(value).exists() and (
+            found := sorted(
+                map(str, Path().glob(value))
+                if not Path(value).is_absolute()
+                else map(str, Path("/").glob(value.lstrip("/")))
+            )
+        ):
             return cls(tuple(found))
         return cls((_existing(value),))
 
     def identity(self) -> list[str]:
-        """What tells these contents from others: a digest of every file, or a pinned address."""
-        return [f if f.startswith("hf://") else _digest(Path(f)) for f in self.files]
+        """What tells these contents from others: a digest of every file and how it is read, or a pinned address."""
+        kinds = ["aligned" if self.aligned else _kind(f) for f in self.files]
+        digests = [f if f.startswith("hf://") else _digest(Path(f)) for f in self.files]
+        return [f"{kind} {digest}" for kind, digest in zip(kinds, digests, strict=True)]
 
     def rows(self, columns: Mapping[str, str]) -> Iterator[Row]:
         """columns: language to column name, in the order of the file's columns where it has no header."""
@@ -78,8 +88,10 @@ def _existing(path: str) -> str:
 
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else (
-            hashlib.sha256(file.read()).hexdigest()
+        return (
+            hashlib.file_digest(file, "sha256").hexdigest()
+            if hasattr(hashlib, "file_digest")
+            else (hashlib.sha256(file.read()).hexdigest())
         )
 
 
@@ -87,7 +99,9 @@ def _kind(file: str) -> str:
     name = file.lower().removesuffix(".gz")
     kind = name.rpartition(".")[2]
     if kind not in _READERS:
-        raise ValueError(f"{file}: what kind of file is this? Known endings, with or without .gz: .{', .'.join(_READERS)}")
+        raise ValueError(
+            f"{file}: what kind of file is this? Known endings, with or without .gz: .{', .'.join(_READERS)}"
+        )
     return kind
 
 
@@ -105,7 +119,7 @@ def _lines(file: str) -> Iterator[str | Unreadable]:
                     yield line.rstrip(b"\r\n").decode()
                 except UnicodeDecodeError:
                     yield Unreadable("not UTF-8", f"{file}:{number}")
-        except (EOFError, gzip.BadGzipFile, OSError) as error:
+        except (EOFError, OSError, zlib.error) as error:
             raise ValueError(f"{file}: can't be read to its end: {error}") from None
 
 
@@ -126,18 +140,18 @@ def _csv(file: str, columns: Mapping[str, str]) -> Iterator[Row]:
         for line in _lines(file):
             if isinstance(line, Unreadable):
                 bad.append(line)
-            else:
-                yield line + "\n"
+                line = ""  # so that the lines after it keep their numbers
+            yield line + "\n"
 
-    reader = csv.DictReader(text(), restkey="", restval=None)
-    missing = set(columns.values()) - set(reader.fieldnames or ())
-    if missing:
-        raise ValueError(f"{file}: no column {', '.join(sorted(missing))}; its columns: {', '.join(reader.fieldnames or ())}")
+    reader = csv.DictReader(text(), strict=True)  # strict: an unmatched quote is an error, not the rest of the file
     try:
+        names = reader.fieldnames or ()
+        if missing := set(columns.values()) - set(names):
+            raise ValueError(f"{file}: no column {', '.join(sorted(missing))}; its columns: {', '.join(names)}")
         for record in reader:
             cells = [record[name] for name in columns.values()]
-            if "" in record or None in cells:
-                yield Unreadable(f"not {len(reader.fieldnames or ())} columns", f"{file}:{reader.line_num}")
+            if None in record or None in cells:
+                yield Unreadable(f"not {len(names)} columns", f"{file}:{reader.line_num}")
             else:
                 yield cells
     except csv.Error as error:
@@ -151,36 +165,46 @@ def _jsonl(file: str, columns: Mapping[str, str]) -> Iterator[Row]:
             yield line
             continue
         try:
-            cells = [_field(json.loads(line), name) for name in columns.values()]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            cells = [None]
-        if all(isinstance(cell, str) for cell in cells):
-            yield cells
-        else:
-            yield Unreadable(f"not JSON with {', '.join(columns.values())}", f"{file}:{number}")
-
-
-def _field(record: Any, name: str) -> Any:
-    """record["translation"]["en"] for the name translation.en."""
-    for part in name.split("."):
-        record = record[part]
-    return record
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            record = None
+        yield _cells(record, columns, f"{file}:{number}")
 
 
 def _parquet(file: str, columns: Mapping[str, str]) -> Iterator[Row]:
-    import datasets  # half a second that the other kinds of file don't need
+    import datasets  # a second that the other kinds of file don't need
+    from pyarrow import ArrowException, parquet
 
+    records: Iterable[Any]
     try:
-        table = datasets.load_dataset("parquet", data_files=file, split="train", streaming=not file.startswith("hf://"))
-        for number, record in enumerate(table):
-            cells = [_field(record, name) for name in columns.values()]
-            yield cells if all(isinstance(c, str) for c in cells) else Unreadable("a missing value", f"{file}: row {number}")
-    except (KeyError, TypeError):
-        raise ValueError(f"{file}: no column {' or '.join(columns.values())}; its columns: {', '.join(record)}") from None
-    except Exception as error:  # whatever the network, the hub's client or the file's parser raises
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        offline = "; without a network use data=everyday, or data=files with data.train=FILE" if "://" in file else ""
+        if file.startswith("hf://"):
+            table = datasets.load_dataset("parquet", data_files=file, split="train")
+            names, records = table.column_names, table
+        else:
+            content = parquet.ParquetFile(gzip.open(file) if file.endswith(".gz") else file)
+            names = content.schema_arrow.names
+            records = (record for batch in content.iter_batches() for record in batch.to_pylist())
+        if missing := {name.partition(".")[0] for name in columns.values()} - set(names):
+            raise ValueError(f"{file}: no column {', '.join(sorted(missing))}; its columns: {', '.join(names)}")
+        for number, record in enumerate(records, 1):
+            yield _cells(record, columns, f"{file}: row {number}")
+    except (ArrowException, OSError, zlib.error, datasets.exceptions.DatasetsError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        offline = "; without a network use data=everyday, or data=files data.train=FILE" if "://" in file else ""
         raise ValueError(f"{file}: {reason}{offline}") from None
+
+
+def _cells(record: Any, columns: Mapping[str, str], where: str) -> Row:
+    """The columns of a record; the name translation.en means record["translation"]["en"]."""
+    cells = []
+    for name in columns.values():
+        cell = record
+        for part in name.split("."):
+            cell = cell.get(part) if isinstance(cell, dict) else None
+        cells.append(cell)
+    if all(isinstance(cell, str) and not _SURROGATE.search(cell) for cell in cells):
+        return cells
+    return Unreadable(f"no text in {' or '.join(columns.values())}", where)
 
 
 def _aligned(left: str, right: str) -> Iterator[Row]:

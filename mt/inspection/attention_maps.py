@@ -1,8 +1,7 @@
 """What every head of a model looked at for one pair of sentences, with the pieces that name its rows and columns."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from mt.model.attention import AttentionWeights
+from mt.model.evaluating import evaluating
 from mt.special_tokens import BOS, EOS
 from mt.tokenizer import Tokenizer
 
@@ -66,7 +66,7 @@ def record_weights(
         for path, module in model.named_modules():
             if isinstance(module, AttentionWeights):
                 hooks.append(module.register_forward_hook(_recorder(calls, path.removesuffix(".weights"))))
-        with _evaluating(model), torch.inference_mode():
+        with evaluating(model), torch.inference_mode():
             model(src, tgt_in)
     finally:
         for hook in hooks:
@@ -82,15 +82,3 @@ def _recorder(
         calls[name].append(weights[0])
 
     return hook
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode, and afterwards every submodule back in its own: a frozen part of a training model stays frozen."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

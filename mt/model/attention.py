@@ -19,9 +19,7 @@ class AttentionWeights(nn.Module):
     Rows sum to 1, hidden keys get exactly 0, and dropout has not touched them yet.
     """
 
-    def forward(
-        self, scores: Float[Tensor, "B H Q K"], mask: Bool[Tensor, "#B #Q K"]
-    ) -> Float[Tensor, "B H Q K"]:
+    def forward(self, scores: Float[Tensor, "B H Q K"], mask: Bool[Tensor, "#B #Q K"]) -> Float[Tensor, "B H Q K"]:
         return scores.masked_fill(~mask[:, None], -torch.inf).softmax(dim=-1)
 
 
@@ -30,7 +28,7 @@ class MultiHeadAttention(nn.Module):
 
     def __init__(self, *, d_model: int, num_heads: int, dropout: float) -> None:
         super().__init__()
-        if d_model % num_heads:
+        if num_heads < 1 or d_model % num_heads:
             raise ValueError(f"d_model={d_model} is not divisible by num_heads={num_heads}")
         self.num_heads = num_heads
         self.query = nn.Linear(d_model, d_model)
@@ -49,9 +47,7 @@ class MultiHeadAttention(nn.Module):
         """Self-attention where both inputs are the same, cross-attention where they differ."""
         return self.attend(queries, *self.project(keys_values), mask)
 
-    def project(
-        self, keys_values: Float[Tensor, "B K D"]
-    ) -> tuple[Float[Tensor, "B K H E"], Float[Tensor, "B K H E"]]:
+    def project(self, keys_values: Float[Tensor, "B K D"]) -> tuple[Float[Tensor, "B K H E"], Float[Tensor, "B K H E"]]:
         """Keys and values per head: what a decoder that works piece by piece can keep."""
         return self._split(self.key(keys_values)), self._split(self.value(keys_values))
 

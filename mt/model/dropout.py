@@ -1,7 +1,8 @@
 """Dropout that a processor can draw quickly.
 
 `torch.nn.functional.dropout` draws one Bernoulli number per element on one thread, which is a fifth of a training
-step on two cores. Here one random byte decides about an element, so the probability is rounded to a 256th.
+step on two cores. Here one random byte decides about an element, so the probability is rounded to a 256th, but
+never to none or all.
 """
 
 import torch
@@ -22,7 +23,7 @@ class Dropout(nn.Module):
             return x
         if x.device.type != "cpu":
             return F.dropout(x, self.p)
-        dropped = round(self.p * 256)
+        dropped = min(max(round(self.p * 256), 1), 255)
         words = torch.empty(-(-x.numel() // 8), dtype=torch.int64).random_(-(2**63), None)
         keep = words.view(torch.uint8)[: x.numel()].view(x.shape) >= dropped
         return x * keep.to(x.dtype).mul_(256 / (256 - dropped))

@@ -38,9 +38,7 @@ class EncoderLayer(nn.Module):
         self.feed_forward = FeedForward(d_model=d_model, d_ff=d_ff, dropout=dropout)
         self.dropout = Dropout(dropout)
 
-    def forward(
-        self, x: Float[Tensor, "B S D"], src_mask: Bool[Tensor, "B 1 S"]
-    ) -> Float[Tensor, "B S D"]:
+    def forward(self, x: Float[Tensor, "B S D"], src_mask: Bool[Tensor, "B 1 S"]) -> Float[Tensor, "B S D"]:
         h = self.self_attention_norm(x)
         x = x + self.dropout(self.self_attention(h, h, src_mask))
         return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))

@@ -16,8 +16,7 @@ class Encoder(nn.Module):
     def __init__(self, *, num_layers: int, d_model: int, num_heads: int, d_ff: int, dropout: float) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
-            EncoderLayer(d_model=d_model, num_heads=num_heads, d_ff=d_ff, dropout=dropout)
-            for _ in range(num_layers)
+            EncoderLayer(d_model=d_model, num_heads=num_heads, d_ff=d_ff, dropout=dropout) for _ in range(num_layers)
         )
         self.norm = nn.LayerNorm(d_model)
 
@@ -26,8 +25,7 @@ class Decoder(nn.Module):
     def __init__(self, *, num_layers: int, d_model: int, num_heads: int, d_ff: int, dropout: float) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
-            DecoderLayer(d_model=d_model, num_heads=num_heads, d_ff=d_ff, dropout=dropout)
-            for _ in range(num_layers)
+            DecoderLayer(d_model=d_model, num_heads=num_heads, d_ff=d_ff, dropout=dropout) for _ in range(num_layers)
         )
         self.norm = nn.LayerNorm(d_model)
 
@@ -109,9 +107,7 @@ class Transformer(nn.Module):
         empty = tuple(KeysValues(keys[:, :0], values[:, :0]) for keys, values in cross)
         return DecoderState(length=0, width=1, past=empty, memory=cross, src=src)
 
-    def step(
-        self, state: DecoderState, last: Int[Tensor, "B W"]
-    ) -> tuple[DecoderState, Float[Tensor, "B W V"]]:
+    def step(self, state: DecoderState, last: Int[Tensor, "B W"]) -> tuple[DecoderState, Float[Tensor, "B W V"]]:
         """Logits of the piece that follows `last`, the newest piece of every hypothesis (BOS at first)."""
         x = self.embedding(last.flatten()[:, None], start=state.length).view(*last.shape, -1)
         src_mask = padding_mask(state.src)
@@ -121,9 +117,7 @@ class Transformer(nn.Module):
             past.append(longer)
         return replace(state, length=state.length + 1, past=tuple(past)), self.logits(self.decoder.norm(x))
 
-    def select(
-        self, state: DecoderState, sentences: Int[Tensor, "B"], parents: Int[Tensor, "B W"]
-    ) -> DecoderState:
+    def select(self, state: DecoderState, sentences: Int[Tensor, "B"], parents: Int[Tensor, "B W"]) -> DecoderState:
         """The state whose sentence i is the old `sentences[i]`, and its hypothesis j the old `parents[i, j]`.
 
         What stays as it is is not copied.

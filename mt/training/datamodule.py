@@ -80,9 +80,7 @@ class TranslationData(L.LightningDataModule):
 
 def loader(pairs: BatchedPairs, sampler: Sampler[int] | None = None, num_workers: int = 0) -> DataLoader[Batch]:
     """Draws nothing from the global random state, so that a resumed run meets the same one."""
-    return DataLoader(
-        pairs, batch_size=None, sampler=sampler, num_workers=num_workers, generator=torch.Generator()
-    )
+    return DataLoader(pairs, batch_size=None, sampler=sampler, num_workers=num_workers, generator=torch.Generator())
 
 
 class Remaining(Sampler[int]):

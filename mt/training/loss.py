@@ -34,7 +34,7 @@ def cross_entropy(
 ) -> Loss:
     """Loss of predicting tgt_out from the decoder's output x, whose logits are x @ embeddingᵀ."""
     real = tgt_out != PAD
-    smoothed, nll = _ChunkedCrossEntropy.apply(x[real], embedding, tgt_out[real], smoothing)
+    smoothed, nll = _ChunkedCrossEntropy.apply(x[real], embedding, tgt_out[real], smoothing, torch.is_grad_enabled())
     return Loss(smoothed, nll, real.sum())
 
 
@@ -46,8 +46,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         embedding: Float[Tensor, "V D"],
         target: Int[Tensor, "N"],
         smoothing: float,
+        with_gradient: bool,
     ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-        need_gradient = x.requires_grad or embedding.requires_grad
         weight = embedding.to(x.dtype)
         dx, dembedding = torch.empty_like(x), torch.zeros_like(weight)
         smoothed, nll = x.new_zeros((), dtype=torch.float32), x.new_zeros((), dtype=torch.float32)
@@ -58,7 +58,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             rows_nll = log_z - logits.gather(1, labels)[:, 0]
             nll += rows_nll.sum()
             smoothed += ((1 - smoothing) * rows_nll + smoothing * (log_z - logits.mean(dim=-1))).sum()
-            if need_gradient:
+            if with_gradient:
                 # d smoothed / d logits = softmax - ((1 - ε) · one-hot + ε / V)
                 gradient = logits.sub_(log_z[:, None]).exp_().sub_(smoothing / logits.shape[-1])
                 gradient.scatter_add_(1, labels, gradient.new_full(labels.shape, smoothing - 1))
@@ -70,8 +70,6 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return smoothed, nll
 
     @staticmethod
-    def backward(
-        ctx: Any, grad_smoothed: Float[Tensor, ""], _: Tensor
-    ) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, grad_smoothed: Float[Tensor, ""], _: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         dx, dembedding = ctx.saved_tensors
-        return dx * grad_smoothed, dembedding.float() * grad_smoothed, None, None
+        return dx * grad_smoothed, dembedding.float() * grad_smoothed, None, None, None

@@ -68,7 +68,9 @@ def print_report(console: Console, summary: dict[str, Any], test: Evaluation) ->
     step = max(1, len(test.translations) // 10)
     console.print(translation_table(test.translations[::step][:10], test.references[::step][:10]))
     scores = test.scores
-    console.print(f"BLEU {scores.bleu:.1f}  chrF {scores.chrf:.1f}  on {scores.sentences:,} test sentences", style="bold")
+    console.print(
+        f"BLEU {scores.bleu:.1f}  chrF {scores.chrf:.1f}  on {scores.sentences:,} test sentences", style="bold"
+    )
     console.print(f"{scores.bleu_signature}\n{scores.chrf_signature}", highlight=False, style="dim")
     console.print(
         f"{summary['parameters']:,} parameters, {summary['tokens_per_second']:,.0f} target tokens/s, "

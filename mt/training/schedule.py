@@ -1,4 +1,4 @@
-"""The learning rate over a run: a linear warm-up in steps, then linearly down to zero as the run's budget is used up."""
+"""The learning rate over a run: a linear warm-up in steps, then linearly down to zero as the budget is used up."""
 
 import lightning as L
 from lightning.pytorch.callbacks import Timer
