@@ -26,6 +26,6 @@ def newest_checkpoint() -> Path:
     found = sorted(Path("runs").glob(f"**/{BEST}"), key=lambda path: path.stat().st_mtime)
     if not found:
         raise ValueError(
-            f"no {BEST} below {Path('runs').resolve()}: train first (python scripts/train.py), or name one with --checkpoint"
+            f"no {BEST} below {Path('runs').resolve()}: train first (python scripts/train.py), or name a checkpoint"
         )
     return found[-1]

@@ -1,4 +1,4 @@
-"""One SentencePiece unigram model for both languages (Kudo 2018), trained in memory, with bytes for what it never saw."""
+"""One SentencePiece unigram model for both languages (Kudo 2018), trained in memory; bytes for what it never saw."""
 
 import io
 import re
@@ -9,7 +9,7 @@ import sentencepiece
 from mt.special_tokens import BOS, EOS, PAD, UNK
 
 SPACE, STAND_IN = "\u2581", "\ufdd0"
-"""SentencePiece writes a space as ▁; where a user types that character, one that never stands in text takes its place."""
+"""SentencePiece writes a space as ▁. Where a user types that, a character that never stands in text takes its place."""
 
 
 class Tokenizer:
@@ -33,7 +33,7 @@ class Tokenizer:
 
     @classmethod
     def train(cls, sentences: Iterable[str], vocab_size: int) -> "Tokenizer":
-        """Learn exactly vocab_size pieces from sentences. ValueError, with the size that fits, if they can't fill it."""
+        """Learn exactly vocab_size pieces. ValueError, with the size that fits, if the sentences can't fill it."""
         model = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.Train(

@@ -49,7 +49,7 @@ class Translator:
 
     @classmethod
     def load(cls, checkpoint: str | Path, device: str | torch.device = "cpu") -> "Translator":
-        """From a checkpoint of `mt.training`. ValueError, in one line, for any other file; nothing in it is executed."""
+        """From a checkpoint of `mt.training`. ValueError, in one line, for any other file; none of it is executed."""
         state = load_checkpoint(checkpoint)
         content = state["mt"]
         prefix = "model."
@@ -83,7 +83,7 @@ class Translator:
         max_length: int | None = None,
         batch_size: int = 64,
     ) -> list[Translation]:
-        """One translation a sentence, in order. None: what the checkpoint was tested with. The rest: see `mt.search`."""
+        """One translation a sentence, in order. None: what the checkpoint was tested with. See `mt.search`."""
         if isinstance(sentences, str):
             raise TypeError("translate takes a list of sentences, not a single string")
         if batch_size < 1:

@@ -1,12 +1,13 @@
 """Pairs of sentences from files as they are found: TSV, CSV, JSON lines, Parquet, or two aligned plain-text files.
 
-Lines end at a newline and nowhere else: not at a Unicode line separator, not inside an unmatched quotation mark of a TSV.
-A line that can't be read is an `Unreadable`, so that it is counted and never shifts its neighbours.
+Lines end at a newline and nowhere else: not at a Unicode line separator, not inside an unmatched quotation mark
+of a TSV. A line that can't be read is an `Unreadable`, so that it is counted and never shifts its neighbours.
 """
 
 import csv
 import gzip
 import hashlib
+import io
 import json
 import re
 import zlib
@@ -181,7 +182,7 @@ def _parquet(file: str, columns: Mapping[str, str]) -> Iterator[Row]:
             table = datasets.load_dataset("parquet", data_files=file, split="train")
             names, records = table.column_names, table
         else:
-            content = parquet.ParquetFile(gzip.open(file) if file.endswith(".gz") else file)
+            content = parquet.ParquetFile(io.BytesIO(_uncompressed(file)) if file.endswith(".gz") else file)
             names = content.schema_arrow.names
             records = (record for batch in content.iter_batches() for record in batch.to_pylist())
         if missing := {name.partition(".")[0] for name in columns.values()} - set(names):
@@ -192,6 +193,11 @@ def _parquet(file: str, columns: Mapping[str, str]) -> Iterator[Row]:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         offline = "; without a network use data=everyday, or data=files data.train=FILE" if "://" in file else ""
         raise ValueError(f"{file}: {reason}{offline}") from None
+
+
+def _uncompressed(file: str) -> bytes:
+    with gzip.open(file) as opened:
+        return opened.read()
 
 
 def _cells(record: Any, columns: Mapping[str, str], where: str) -> Row:

@@ -1,8 +1,8 @@
 """Label-smoothed cross-entropy with its gradient, computed in chunks that stay in the processor's cache.
 
 The logits of a batch (tokens × vocabulary, in float32) are the largest tensor of a training step. Written plainly they
-are made, read and written again by half a dozen operations; here a chunk of rows lives just long enough to give its loss
-and its gradient. `F.cross_entropy(x @ Eᵀ, tgt_out, label_smoothing=ε, reduction="sum")` is the plain twin in the tests.
+are made, read and written again by half a dozen operations; here a chunk of rows lives just long enough to give its
+loss and its gradient. Its plain twin, in the tests: `F.cross_entropy(x @ Eᵀ, tgt_out, label_smoothing=ε)`, summed.
 """
 
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ class Loss(NamedTuple):
     """Sums over the target tokens, padding left out."""
 
     smoothed: Float[Tensor, ""]
-    """(1 - ε) · -log p(target) + ε · the mean of -log p over the vocabulary (Szegedy et al. 2016): what is minimised."""
+    """(1 - ε) · -log p(target) + ε · the mean of -log p over the vocabulary (Szegedy et al. 2016): is minimised."""
     nll: Float[Tensor, ""]
     """-log p(target), for perplexity: carries no gradient."""
     tokens: Int[Tensor, ""]

@@ -33,7 +33,7 @@ class TranslationModule(L.LightningModule):
         beta2: float,
         label_smoothing: float,
     ) -> None:
-        """model: the arguments of Transformer but vocab_size. corpus: its fingerprint. decoding: beam, length_penalty."""
+        """model: Transformer's arguments but vocab_size. corpus: its fingerprint. decoding: beam and length_penalty."""
         super().__init__()
         arguments = {"vocab_size": len(tokenizer), **model}
         self.model = Transformer(**arguments)
