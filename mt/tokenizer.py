@@ -62,7 +62,7 @@ class Tokenizer:
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Ids without BOS and EOS."""
-        return self._processor.Encode([_protect(s) for s in sentences], num_threads=1)  # type: ignore[no-any-return]
+        return self._processor.Encode([_protect(s) for s in sentences], num_threads=1)
 
     def candidates(self, sentence: str, count: int) -> list[tuple[list[int], float]]:
         """The `count` most probable segmentations of a sentence, each with its log-probability, best first."""

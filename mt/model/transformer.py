@@ -1,9 +1,11 @@
 """The encoder-decoder transformer: training's two whole sequences, and the piece-by-piece steps that search takes."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from mt.model.dropout import Dropout
@@ -20,6 +22,11 @@ class Encoder(nn.Module):
         )
         self.norm = nn.LayerNorm(d_model)
 
+    def forward(self, x: Float[Tensor, "B S D"], src_mask: Bool[Tensor, "B 1 S"]) -> Float[Tensor, "B S D"]:
+        for layer in self.layers:
+            x = layer(x, src_mask)
+        return self.norm(x)
+
 
 class Decoder(nn.Module):
     def __init__(self, *, num_layers: int, d_model: int, num_heads: int, d_ff: int, dropout: float) -> None:
@@ -28,6 +35,38 @@ class Decoder(nn.Module):
             DecoderLayer(d_model=d_model, num_heads=num_heads, d_ff=d_ff, dropout=dropout) for _ in range(num_layers)
         )
         self.norm = nn.LayerNorm(d_model)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T D"],
+        memory: Float[Tensor, "B S D"],
+        tgt_mask: Bool[Tensor, "1 T T"],
+        src_mask: Bool[Tensor, "B 1 S"],
+    ) -> Float[Tensor, "B T D"]:
+        for layer in self.layers:
+            x = layer(x, memory, tgt_mask, src_mask)
+        return self.norm(x)
+
+    def project(self, memory: Float[Tensor, "B S D"]) -> tuple[KeysValues, ...]:
+        """The cross-attention's keys and values of every layer."""
+        return tuple(KeysValues(*layer.cross_attention.project(memory)) for layer in self._layers())
+
+    def step(
+        self,
+        x: Float[Tensor, "B W D"],
+        past: tuple[KeysValues, ...],
+        memory: tuple[KeysValues, ...],
+        src_mask: Bool[Tensor, "B 1 S"],
+    ) -> tuple[Float[Tensor, "B W D"], tuple[KeysValues, ...]]:
+        """`DecoderLayer.step` through all layers."""
+        longer = []
+        for layer, layer_past, layer_memory in zip(self._layers(), past, memory, strict=True):
+            x, grown = layer.step(x, layer_past, layer_memory, src_mask)
+            longer.append(grown)
+        return self.norm(x), tuple(longer)
+
+    def _layers(self) -> Iterable[DecoderLayer]:
+        return cast(Iterable[DecoderLayer], self.layers)
 
 
 @dataclass(frozen=True)
@@ -82,40 +121,28 @@ class Transformer(nn.Module):
         return self.logits(self.decode(self.encode(src), src, tgt_in))
 
     def encode(self, src: Int[Tensor, "B S"]) -> Float[Tensor, "B S D"]:
-        src_mask = padding_mask(src)
-        x = self.dropout(self.embedding(src))
-        for layer in self.encoder.layers:
-            x = layer(x, src_mask)
-        return self.encoder.norm(x)
+        return self.encoder(self.dropout(self.embedding(src)), padding_mask(src))
 
     def decode(
         self, memory: Float[Tensor, "B S D"], src: Int[Tensor, "B S"], tgt_in: Int[Tensor, "B T"]
     ) -> Float[Tensor, "B T D"]:
-        tgt_mask, src_mask = causal_mask(tgt_in.shape[1], tgt_in.device), padding_mask(src)
-        x = self.dropout(self.embedding(tgt_in))
-        for layer in self.decoder.layers:
-            x = layer(x, memory, tgt_mask, src_mask)
-        return self.decoder.norm(x)
+        tgt_mask = causal_mask(tgt_in.shape[1], tgt_in.device)
+        return self.decoder(self.dropout(self.embedding(tgt_in)), memory, tgt_mask, padding_mask(src))
 
     def logits(self, x: Float[Tensor, "*T D"]) -> Float[Tensor, "*T V"]:
         return nn.functional.linear(x, self.embedding.token.weight)
 
     def start(self, src: Int[Tensor, "B S"]) -> DecoderState:
         """The state before the first step, with one hypothesis a sentence."""
-        memory = self.encode(src)
-        cross = tuple(KeysValues(*layer.cross_attention.project(memory)) for layer in self.decoder.layers)
-        empty = tuple(KeysValues(keys[:, :0], values[:, :0]) for keys, values in cross)
-        return DecoderState(length=0, width=1, past=empty, memory=cross, src=src)
+        memory = self.decoder.project(self.encode(src))
+        empty = tuple(KeysValues(keys[:, :0], values[:, :0]) for keys, values in memory)
+        return DecoderState(length=0, width=1, past=empty, memory=memory, src=src)
 
     def step(self, state: DecoderState, last: Int[Tensor, "B W"]) -> tuple[DecoderState, Float[Tensor, "B W V"]]:
         """Logits of the piece that follows `last`, the newest piece of every hypothesis (BOS at first)."""
         x = self.embedding(last.flatten()[:, None], start=state.length).view(*last.shape, -1)
-        src_mask = padding_mask(state.src)
-        past = []
-        for layer, layer_past, layer_memory in zip(self.decoder.layers, state.past, state.memory, strict=True):
-            x, longer = layer.step(x, layer_past, layer_memory, src_mask)
-            past.append(longer)
-        return replace(state, length=state.length + 1, past=tuple(past)), self.logits(self.decoder.norm(x))
+        x, past = self.decoder.step(x, state.past, state.memory, padding_mask(state.src))
+        return replace(state, length=state.length + 1, past=past), self.logits(x)
 
     def select(self, state: DecoderState, sentences: Int[Tensor, "B"], parents: Int[Tensor, "B W"]) -> DecoderState:
         """The state whose sentence i is the old `sentences[i]`, and its hypothesis j the old `parents[i, j]`.

@@ -16,6 +16,8 @@ from mt.training.module import TranslationModule
 from mt.training.schedule import progress
 from mt.training.scores import score
 
+EVERY = 20  # steps between two readings of the speed
+
 
 class StopWhenUsedUp(L.Callback):
     """Ends a run at its last step, epoch or minute, so that a validation still sees the final weights."""
@@ -47,7 +49,7 @@ class Throughput(L.Callback):
         self.seconds += now - self._since
         self._since = now
         self.tokens += int((batch.tgt_out != PAD).sum()) * trainer.world_size
-        if trainer.global_step % max(1, trainer.log_every_n_steps) == 0:
+        if trainer.global_step % EVERY == 0:
             tokens, seconds = self._logged
             module.log("train/tokens_per_second", (self.tokens - tokens) / max(self.seconds - seconds, 1e-9))
             self._logged = (self.tokens, self.seconds)

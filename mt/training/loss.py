@@ -34,7 +34,8 @@ def cross_entropy(
 ) -> Loss:
     """Loss of predicting tgt_out from the decoder's output x, whose logits are x @ embeddingᵀ."""
     real = tgt_out != PAD
-    smoothed, nll = _ChunkedCrossEntropy.apply(x[real], embedding, tgt_out[real], smoothing, torch.is_grad_enabled())
+    grad = torch.is_grad_enabled()
+    smoothed, nll = _ChunkedCrossEntropy.apply(x[real], embedding, tgt_out[real], smoothing, grad)  # type: ignore[no-untyped-call]
     return Loss(smoothed, nll, real.sum())
 
 

@@ -20,7 +20,7 @@ def progress(trainer: L.Trainer) -> float:
     if trainer.max_epochs is not None and trainer.max_epochs > 0:
         batches = trainer.fit_loop.epoch_loop.batch_progress.current.ready
         shares.append((trainer.current_epoch + batches / trainer.num_training_batches) / trainer.max_epochs)
-    for callback in trainer.callbacks:
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, Timer) and (remaining := callback.time_remaining()) is not None:
             shares.append(callback.time_elapsed() / (callback.time_elapsed() + remaining))
     return float(trainer.strategy.broadcast(max(shares)))

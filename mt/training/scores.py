@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ def score(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Sco
         raise ValueError("nothing to score, or a sentence without a reference")
     most = max(map(len, references))
     # sacreBLEU wants one list per position of a reference; None where a sentence has fewer.
-    streams = [[r[i] if i < len(r) else None for r in references] for i in range(most)]
+    streams: Any = [[r[i] if i < len(r) else None for r in references] for i in range(most)]
     bleu, chrf = BLEU(), CHRF()
     return Scores(
         bleu=bleu.corpus_score(hypotheses, streams).score,
