@@ -33,6 +33,7 @@ class BatchedPairs(Dataset[Batch]):
         seed: tuple[int, ...],
     ) -> None:
         self.split = split
+        self.ids = split.select_columns(["src_ids", "tgt_ids"])
         self.batches = batches
         self.tokenizer = tokenizer
         self.noise = noise
@@ -45,23 +46,24 @@ class BatchedPairs(Dataset[Batch]):
     def __getitem__(self, i: int) -> Batch:
         indices = self.batches[i]
         if not self.noise and not self.sampling:
-            pairs = self.split.select_columns(["src_ids", "tgt_ids"])[indices]
+            pairs = self.ids[indices]
             return make_batch(pairs["src_ids"], pairs["tgt_ids"])
         pairs = self.split[indices]
         src, tgt = pairs["src_ids"], pairs["tgt_ids"]
-        room = [max(map(len, src)), max(map(len, tgt))]
+        src_room, tgt_room = max(map(len, src)), max(map(len, tgt))
         for row, index in enumerate(indices.tolist()):
             random = np.random.default_rng([*self.seed, index])
-            if self.noise:
-                noisy = add_noise(pairs["src"][row], self.noise, random)
-                if noisy != pairs["src"][row]:
-                    ids = self.tokenizer.encode([noisy])[0]
-                    src[row] = ids if len(ids) <= room[0] else src[row]
-                    pairs["src"][row] = noisy if len(ids) <= room[0] else pairs["src"][row]
-            if self.sampling:
-                src[row] = self._sample(pairs["src"][row], src[row], room[0], random)
-                tgt[row] = self._sample(pairs["tgt"][row], tgt[row], room[1], random)
+            src[row] = self._varied(pairs["src"][row], src[row], src_room, self.noise, random)
+            tgt[row] = self._varied(pairs["tgt"][row], tgt[row], tgt_room, 0.0, random)
         return make_batch(src, tgt)
+
+    def _varied(
+        self, sentence: str, ids: list[int], room: int, noise: float, random: np.random.Generator
+    ) -> list[int]:
+        noisy = add_noise(sentence, noise, random)
+        if noisy != sentence and len(noisy_ids := self.tokenizer.encode([noisy])[0]) <= room:
+            sentence, ids = noisy, noisy_ids
+        return self._sample(sentence, ids, room, random) if self.sampling else ids
 
     def _sample(self, sentence: str, best: list[int], room: int, random: np.random.Generator) -> list[int]:
         """A segmentation drawn with probability ∝ P(segmentation)^α among those that fit (Kudo 2018, section 3.2)."""
