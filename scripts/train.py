@@ -34,7 +34,9 @@ OmegaConf.register_new_resolver("run_folder", run_folder)
 
 def train(cfg: DictConfig, run: Path, console: Console) -> None:
     settings: Any = OmegaConf.to_container(cfg, resolve=True)
-    batching = {name: settings["data"].pop(name) for name in ("batch_tokens", "noise", "sampling", "num_workers")}
+    batching = {
+        name: settings["data"].pop(name) for name in ("batch_tokens", "renderings", "noise", "sampling", "num_workers")
+    }
 
     # What can be wrong with the settings shows here, before the long work.
     resume = checkpoint_of(cfg.resume, LAST) if cfg.resume else None

@@ -57,9 +57,7 @@ class BatchedPairs(Dataset[Batch]):
             tgt[row] = self._varied(pairs["tgt"][row], tgt[row], tgt_room, 0.0, random)
         return make_batch(src, tgt)
 
-    def _varied(
-        self, sentence: str, ids: list[int], room: int, noise: float, random: np.random.Generator
-    ) -> list[int]:
+    def _varied(self, sentence: str, ids: list[int], room: int, noise: float, random: np.random.Generator) -> list[int]:
         noisy = add_noise(sentence, noise, random)
         if noisy != sentence and len(noisy_ids := self.tokenizer.encode([noisy])[0]) <= room:
             sentence, ids = noisy, noisy_ids

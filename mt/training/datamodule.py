@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Int
 from torch.utils.data import DataLoader, Sampler
 
-from mt.data.batching import Batch, token_budget_batches
-from mt.data.corpus import Corpus, lengths
+from mt.data.batching import Batch, choose_renderings, token_budget_batches
+from mt.data.corpus import Corpus, lengths, sources
 from mt.data.examples import BatchedPairs
 
 
@@ -21,14 +21,25 @@ class TranslationData(L.LightningDataModule):
     """
 
     def __init__(
-        self, corpus: Corpus, *, batch_tokens: int, noise: float, sampling: float, num_workers: int, seed: int
+        self,
+        corpus: Corpus,
+        *,
+        batch_tokens: int,
+        renderings: int | None,
+        noise: float,
+        sampling: float,
+        num_workers: int,
+        seed: int,
     ) -> None:
         super().__init__()
+        if renderings is not None and renderings < 1:
+            raise ValueError(f"data.renderings={renderings} is less than 1")
         for name, share in (("noise", noise), ("sampling", sampling)):
             if not 0 <= share <= 1:
                 raise ValueError(f"data.{name}={share} is not in [0, 1]")
         self.corpus = corpus
         self.batch_tokens = batch_tokens
+        self.renderings = renderings
         self.noise = noise
         self.sampling = sampling
         self.num_workers = num_workers
@@ -49,9 +60,15 @@ class TranslationData(L.LightningDataModule):
         self._resumed = True
 
     def batches(self, split: str, budget: int, epoch: int | None) -> list[Int[np.ndarray, "_"]]:
+        """epoch None: every pair, in order. Else an epoch's choice of renderings, in the epoch's order."""
         pairs = self.corpus.splits[split]
-        random = None if epoch is None else np.random.default_rng([self.seed, epoch])
-        return token_budget_batches(lengths(pairs, "src_ids"), lengths(pairs, "tgt_ids"), budget, random)
+        src_lengths, tgt_lengths = lengths(pairs, "src_ids"), lengths(pairs, "tgt_ids")
+        if epoch is None:
+            return token_budget_batches(src_lengths, tgt_lengths, budget, None)
+        random = np.random.default_rng([self.seed, epoch])
+        chosen = choose_renderings(sources(pairs), self.renderings, random)
+        batches = token_budget_batches(src_lengths[chosen], tgt_lengths[chosen], budget, random)
+        return [chosen[batch] for batch in batches]
 
     def train_dataloader(self) -> DataLoader[Batch]:
         assert self.trainer is not None
