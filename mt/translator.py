@@ -64,7 +64,8 @@ class Translator:
                 f"{checkpoint}: damaged, or not of this version: {str(error).splitlines()[-1].strip()}"
             ) from None
         if len(tokenizer) != content["model"]["vocab_size"]:
-            raise ValueError(f"{checkpoint}: damaged: its vocabulary is not that of its model")
+            sizes = f"{len(tokenizer)} pieces for a model of {content['model']['vocab_size']}"
+            raise ValueError(f"{checkpoint}: damaged: a vocabulary of {sizes}")
         if not all(tensor.isfinite().all() for tensor in weights.values()):
             raise ValueError(f"{checkpoint}: its weights are not finite")
         try:
@@ -114,7 +115,7 @@ class Translator:
     def translate_stream(self, sentences: Iterable[str], **options: Any) -> Iterator[Translation]:
         """`translate` for more sentences than memory should hold; the same options."""
         if isinstance(sentences, str):
-            raise TypeError("translate_stream takes sentences, not a single string")
+            raise TypeError("translate_stream takes a list of sentences, not a single string")
         sentences = iter(sentences)
         while chunk := list(itertools.islice(sentences, CHUNK)):
             yield from self.translate(chunk, **options)

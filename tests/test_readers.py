@@ -128,7 +128,7 @@ def test_a_json_line_that_is_none_or_lacks_a_column_is_named(tmp_path: Path) -> 
     path.write_text("\n".join(['{"en": "one", "it": "uno"}', *bad, '{"en": "two", "it": "due"}']))
     found = rows(path)
     assert [found[0], found[-1]] == [("one", "uno"), ("two", "due")]
-    assert found[1:-1] == [Unreadable("not JSON with en, it", f"{path}:{n}") for n in range(2, 2 + len(bad))]
+    assert found[1:-1] == [Unreadable("no text in en or it", f"{path}:{n}") for n in range(2, 2 + len(bad))]
 
 
 def test_half_a_surrogate_pair_is_counted_rather_than_passed_on(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_missing_value_of_a_parquet_file_is_counted(tmp_path: Path) -> None:
 def test_a_parquet_file_without_the_columns_names_those_it_has(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     parquet(path, PAIRS)
-    with pytest.raises(ValueError, match=r"a\.parquet: no column english or it; its columns: it, en"):
+    with pytest.raises(ValueError, match=r"a\.parquet: no column english; its columns: it, en"):
         rows(path, {"en": "english", "it": "it"})
 
 

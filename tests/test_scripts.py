@@ -43,7 +43,7 @@ def refusal(done: subprocess.CompletedProcess[bytes]) -> str:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Holds runs/ with one finished smoke run."""
     folder = tmp_path_factory.mktemp("più corsi di prova")
-    out = output(run(folder, "scripts/train.py", "experiment=smoke", f"data.cache_dir={folder}/cache"))
+    out = output(run(folder, "scripts/train.py", "experiment=smoke", f"data.cache_dir='{folder}/cache'"))
     assert "BLEU" in out and "translate.py --checkpoint" in out
     return folder
 
@@ -144,7 +144,7 @@ def test_evaluate_scores_files_with_several_references(folder: Path) -> None:
 )
 def test_what_a_user_can_get_wrong_is_one_clear_line(folder: Path, command: str, expected: str) -> None:
     (folder / "in.tsv").write_text("a\tb\n", encoding="utf-8")
-    cache = [f"data.cache_dir={folder}/cache"] if "train.py" in command else []
+    cache = [f"data.cache_dir='{folder}/cache'"] if "train.py" in command else []
     assert expected in refusal(run(folder, *shlex.split(command), *cache))
 
 

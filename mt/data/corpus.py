@@ -135,6 +135,8 @@ def _clean_splits(
         name: _read(source, columns, order, max_ratio if name == "train" else None, report[name], work / name)
         for name, source in sources.items()
     }
+    for name, split in splits.items():
+        _keep(split, name, report)
     missing = [name for name in HELD_OUT if name not in splits]
     if missing:
         splits.update(_split_by_content(splits.pop("train"), missing, held_out))
