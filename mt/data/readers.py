@@ -13,6 +13,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from glob import glob
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -56,13 +57,7 @@ class Source:
             return cls(tuple(_existing(str(path)) for path in chosen))
         if value.startswith("hf://"):
             return cls((value,))
-        if not Path(value).exists() and (
-            found := sorted(
-                map(str, Path().glob(value))
-                if not Path(value).is_absolute()
-                else map(str, Path("/").glob(value.lstrip("/")))
-            )
-        ):
+        if not Path(value).exists() and (found := sorted(glob(value))):
             return cls(tuple(found))
         return cls((_existing(value),))
 
@@ -88,12 +83,11 @@ def _existing(path: str) -> str:
 
 
 def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        return (
-            hashlib.file_digest(file, "sha256").hexdigest()
-            if hasattr(hashlib, "file_digest")
-            else (hashlib.sha256(file.read()).hexdigest())
-        )
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def _kind(file: str) -> str:
