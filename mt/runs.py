@@ -7,10 +7,10 @@ BEST, LAST = "best.ckpt", "last.ckpt"
 
 
 def run_folder(resume: str | None) -> str:
-    """A new run's folder, or that of the run which is resumed."""
-    if resume is None:
-        return f"runs/{datetime.now():%Y-%m-%d_%H-%M-%S}"
-    return str(checkpoint_of(resume, LAST).parent)
+    """A new run's folder, or that of the run which is resumed, if there is one."""
+    if resume and Path(resume).exists():
+        return str(Path(resume) if Path(resume).is_dir() else Path(resume).parent)
+    return f"runs/{datetime.now():%Y-%m-%d_%H-%M-%S}"
 
 
 def checkpoint_of(path: str, name: str) -> Path:

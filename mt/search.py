@@ -52,6 +52,16 @@ def default_max_length(src_length: Length) -> Length:
     return 2 * src_length + 10
 
 
+def check_options(*, beam: int, length_penalty: float, nbest: int = 1, max_length: int | None = None) -> None:
+    """ValueError for options that `search` can't work with."""
+    if beam < 1 or not 1 <= nbest <= beam:
+        raise ValueError(f"beam={beam}, nbest={nbest}: the beam is at least 1, and nbest at most the beam")
+    if not 0 <= length_penalty <= 10:
+        raise ValueError(f"length_penalty={length_penalty} is not in [0, 10]")
+    if max_length is not None and max_length < 1:
+        raise ValueError(f"max_length={max_length} leaves room for nothing")
+
+
 @torch.inference_mode()
 def search(
     model: Stepwise[State],
@@ -66,12 +76,7 @@ def search(
 
     max_length: bound on pieces with EOS, for every row; None follows each source's own length.
     """
-    if beam < 1 or not 1 <= nbest <= beam:
-        raise ValueError(f"beam={beam}, nbest={nbest}: the beam is at least 1, and nbest at most the beam")
-    if not 0 <= length_penalty <= 10:
-        raise ValueError(f"length_penalty={length_penalty} is not in [0, 10]")
-    if max_length is not None and max_length < 1:
-        raise ValueError(f"max_length={max_length} leaves room for nothing")
+    check_options(beam=beam, length_penalty=length_penalty, nbest=nbest, max_length=max_length)
     bounds = torch.full_like(src[:, 0], max_length or 0)
     if max_length is None:
         bounds = default_max_length((src != PAD).sum(dim=1))

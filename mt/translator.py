@@ -13,7 +13,7 @@ from mt.data.cleaning import normalise
 from mt.inspection.attention_maps import AttentionMap, attention_maps
 from mt.model.evaluating import evaluating
 from mt.model.transformer import Transformer
-from mt.search import Hypothesis, search
+from mt.search import Hypothesis, check_options, search
 from mt.special_tokens import EOS
 from mt.tokenizer import Tokenizer
 
@@ -89,6 +89,9 @@ class Translator:
             raise TypeError("translate takes a list of sentences, not a single string")
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size} is less than 1")
+        beam = self.beam if beam is None else beam
+        length_penalty = self.length_penalty if length_penalty is None else length_penalty
+        check_options(beam=beam, length_penalty=length_penalty, nbest=nbest, max_length=max_length)
         sources = [normalise(sentence) for sentence in sentences]
         ids = [[*row, EOS] for row in self.tokenizer.encode(sources)]
         result: list[list[tuple[str, Hypothesis]]] = [[("", Hypothesis([], 0.0, 0.0, cut=False))] for _ in sources]
@@ -98,8 +101,8 @@ class Translator:
                 found = search(
                     self.model,
                     pad([ids[i] for i in rows]).to(device),
-                    beam=self.beam if beam is None else beam,
-                    length_penalty=self.length_penalty if length_penalty is None else length_penalty,
+                    beam=beam,
+                    length_penalty=length_penalty,
                     nbest=nbest,
                     max_length=max_length,
                 )

@@ -17,29 +17,36 @@ from hydra.utils import instantiate
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loggers import TensorBoardLogger
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from mt.data.corpus import prepare
 from mt.model.transformer import Transformer
 from mt.runs import BEST, LAST, checkpoint_of, run_folder
+from mt.search import check_options
 from mt.training.callbacks import Throughput
 from mt.training.datamodule import TranslationData
 from mt.training.module import TranslationModule
 from mt.training.precision import choose_precision
 from mt.training.report import corpus_table, evaluate, print_report, write_summary
-from mt.translator import Translator
+from mt.translator import Translator, load_checkpoint
 
-OmegaConf.register_new_resolver("run_folder", run_folder)
+BATCHING = ("batch_tokens", "renderings", "noise", "sampling", "num_workers")  # the rest of data prepares the corpus
+OmegaConf.register_new_resolver("run_folder", run_folder, use_cache=True)
 
 
 def train(cfg: DictConfig, run: Path, console: Console) -> None:
-    settings: Any = OmegaConf.to_container(cfg, resolve=True)
-    batching = {
-        name: settings["data"].pop(name) for name in ("batch_tokens", "renderings", "noise", "sampling", "num_workers")
-    }
+    settings: Any = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+    batching = {name: settings["data"].pop(name) for name in BATCHING}
 
     # What can be wrong with the settings shows here, before the long work.
     resume = checkpoint_of(cfg.resume, LAST) if cfg.resume else None
+    if resume:
+        load_checkpoint(resume)
+    check_options(**settings["decoding"])
+    for name in ("checkpoint", "throughput"):
+        if not cfg.callbacks.get(name):
+            raise ValueError(f"callbacks.{name} is needed for the test and the report")
     with torch.device("meta"):
         Transformer(vocab_size=cfg.data.vocab_size, **settings["model"])
     precision, reason = (
@@ -115,8 +122,8 @@ def main(cfg: DictConfig) -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module="lightning")
     try:
-        train(cfg, Path(HydraConfig.get().runtime.output_dir), Console())
-    except (ValueError, OSError, HydraException, MisconfigurationException) as error:
+        train(cfg, Path(HydraConfig.get().runtime.output_dir), Console(markup=False, emoji=False))
+    except (ValueError, TypeError, OSError, HydraException, OmegaConfBaseException, MisconfigurationException) as error:
         reason = error.__cause__ if isinstance(error, HydraException) and error.__cause__ else error
         sys.exit(f"train.py: {' '.join(str(reason).split())}")
 

@@ -7,7 +7,6 @@ python scripts/translate.py                                (a prompt, on a termi
 """
 
 import argparse
-import itertools
 import json
 import sys
 from collections.abc import Iterator
@@ -26,7 +25,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--checkpoint", metavar="PATH", help="a file or a run's folder; default: the newest run's best")
     parser.add_argument("--beam", type=int, metavar="N", help="hypotheses kept at every step; 1 is greedy")
     parser.add_argument("--length-penalty", type=float, metavar="A", help="score = log-probability / length ** A")
-    parser.add_argument("--nbest", type=int, default=1, metavar="N", help="translations of each sentence, best first")
+    parser.add_argument("--nbest", type=int, default=1, metavar="N", help="translations of each sentence, a line each")
     parser.add_argument("--max-length", type=int, metavar="N", help="pieces; default: twice the source's and 10")
     parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="sentences at a time (default 64)")
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda, cuda:1, mps")
@@ -37,13 +36,18 @@ def arguments() -> argparse.Namespace:
     args = parser.parse_args()
     if args.sentences and args.input:
         parser.error("sentences or --input, not both")
+    if args.attention and len(args.sentences) != 1 and (args.sentences or args.input):
+        parser.error("--attention takes exactly one sentence")
+    if args.output and args.input and Path(args.output).exists() and Path(args.output).samefile(args.input):
+        parser.error("--output would overwrite --input")
     return args
 
 
 def source_lines(args: argparse.Namespace) -> Iterator[str]:
     """Lines end at a newline and nowhere else; what is not UTF-8 becomes the replacement character."""
     if args.sentences:
-        yield from args.sentences
+        for sentence in args.sentences:
+            yield sentence.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         return
     with Path(args.input).open("rb") if args.input else sys.stdin.buffer as file:
         for line in file:
@@ -80,28 +84,23 @@ def main() -> None:
     translator = Translator.load(checkpoint, args.device)
     print(f"checkpoint {checkpoint}", file=sys.stderr)
     options = {name: getattr(args, name) for name in ("beam", "length_penalty", "nbest", "max_length", "batch_size")}
+    translator.translate([], **options)  # what is wrong with them shows before a file is opened
 
-    if not args.sentences and not args.input and sys.stdin.isatty():
+    if args.sentences or args.input or not sys.stdin.isatty():
+        lines = source_lines(args)
+    else:
         print("A sentence a line; an empty one, or Ctrl-D, ends.", file=sys.stderr)
-        while line := read_line():
-            (translation,) = translator.translate([line], **options)
-            print(lines_of(translation, args), flush=True)
-            if args.attention:
-                show_attention(translator, translation, args.attention)
-        return
-
-    if args.attention:
-        sentences = list(itertools.islice(source_lines(args), 2))
-        if len(sentences) != 1:
-            raise ValueError("--attention takes exactly one sentence")
-        (translation,) = translator.translate(sentences, **options)
-        print(lines_of(translation, args))
-        show_attention(translator, translation, args.attention)
-        return
+        lines = iter(read_line, "")
+    if args.attention or not (args.sentences or args.input or not sys.stdin.isatty()):
+        translations = (translator.translate([line], **options)[0] for line in lines)
+    else:
+        translations = translator.translate_stream(lines, **options)
 
     with Path(args.output).open("w", encoding="utf-8", newline="\n") if args.output else nullcontext(sys.stdout) as out:
-        for translation in translator.translate_stream(source_lines(args), **options):
+        for translation in translations:
             print(lines_of(translation, args), file=out, flush=True)
+            if args.attention:
+                show_attention(translator, translation, args.attention)
 
 
 def read_line() -> str:

@@ -32,7 +32,7 @@ def corpus(tmp_path: Path) -> Prepare:
             "train": write(tmp_path / "train.tsv", pairs),
             "validation": None,
             "test": None,
-            "columns": {"en": "en", "it": "it"},
+            "columns": ["en", "it"],
             "src": "en",
             "tgt": "it",
             "vocab_size": 330,
@@ -179,7 +179,7 @@ def test_ids_are_those_of_a_tokenizer_that_saw_the_training_split_alone(corpus: 
 def test_the_other_direction_swaps_the_sides_and_columns_may_be_in_any_order(corpus: Prepare) -> None:
     there, back = corpus(), corpus(src="it", tgt="en")
     assert set(pairs_of(back, "train")) <= {(b, a) for a, b in PAIRS}
-    swapped = corpus([(b, a) for a, b in PAIRS], columns={"it": "it", "en": "en"})
+    swapped = corpus([(b, a) for a, b in PAIRS], columns=["it", "en"])
     assert pairs_of(swapped, "train") == pairs_of(there, "train")
 
 
@@ -203,7 +203,7 @@ def test_another_setting_or_content_never_meets_the_cache(corpus: Prepare, tmp_p
     validation = write(tmp_path / "v.tsv", PAIRS[:5])
     runs = [corpus(), corpus(PAIRS[::-1]), corpus(PAIRS[1:]), corpus(validation=validation), corpus(test=validation)]
     runs += [corpus(**{name: value}) for name, value in again.items() if name not in ("src", "tgt")]
-    runs += [corpus(src="it", tgt="en"), corpus(columns={"it": "it", "en": "en"})]
+    runs += [corpus(src="it", tgt="en"), corpus(columns=["it", "en"])]
     assert not any(run.cached for run in runs)
     assert len({run.fingerprint for run in runs}) == len(runs)
 

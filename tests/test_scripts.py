@@ -1,5 +1,6 @@
 """The command line as people type it, in a folder whose name has spaces and accents; and the README's commands."""
 
+import gzip
 import json
 import os
 import re
@@ -9,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from mt.data.readers import EVERYDAY
 
 ROOT = Path(__file__).parents[1]
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
@@ -155,17 +158,59 @@ def test_a_named_corpus_without_a_network_names_the_offline_way(tmp_path: Path) 
 
 def readme_commands() -> list[str]:
     blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    joined = "".join(blocks).replace("\\\n", " ")
-    return [line for line in joined.splitlines() if line.startswith("python scripts/")]
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    return [line.partition("  #")[0] for line in lines if line.startswith("python scripts/")]
+
+
+SMALL = [
+    "model.d_model=12",
+    "model.d_ff=16",
+    "data.vocab_size=400",
+    "data.held_out=5",
+    "trainer.max_steps=2",
+    "trainer.val_check_interval=2",
+    "callbacks.translations.num_scored=3",
+    "callbacks.attention.num_sentences=1",
+]
+    "model.d_model=12",
+    "model.d_ff=16",
+    "data.vocab_size=400",
+    "data.held_out=5",
+    "trainer.max_steps=2",
+    "trainer.val_check_interval=2",
+    "callbacks.translations.num_scored=3",
+    "callbacks.attention.num_sentences=1",
+]
+
+
+@pytest.fixture(scope="session")
+def users_files(folder: Path) -> Path:
+    """Whatever the README's commands read."""
+    pairs = [line.split("\t") for line in (EVERYDAY / "test.tsv").read_text(encoding="utf-8").splitlines()]
+    tsv = "".join(f"{en}\t{it}\n" for en, it in pairs)
+    held_out = "".join(f"Number {i} of these.\tIl numero {i} di questi.\n" for i in range(20))
+    (folder / "validation.tsv").write_text(held_out, encoding="utf-8")
+    (folder / "test.tsv").write_text(held_out.replace("umber", "othing").replace("umero", "iente"), encoding="utf-8")
+    (folder / "train.tsv.gz").write_bytes(gzip.compress(tsv.encode()))
+    for name in ("validation", "test"):
+        (folder / f"{name}.tsv.gz").write_bytes(gzip.compress((folder / f"{name}.tsv").read_bytes()))
+    (folder / "english-german.tsv").write_text(tsv, encoding="utf-8")
+    for name, side in (("corpus.en", 0), ("corpus.it", 1), ("test.en", 0), ("test.it", 1), ("english.txt", 0)):
+        count = 500 if name.startswith("corpus") else 3
+        (folder / name).write_text("".join(f"{pair[side]}\n" for pair in pairs[:count]), encoding="utf-8")
+    records = [json.dumps({"translation": {"en": en, "it": it}}) for en, it in pairs]
+    (folder / "corpus.jsonl").write_text("\n".join(records), encoding="utf-8")
+    return folder
 
 
 @pytest.mark.parametrize("command", readme_commands())
-def test_every_command_of_the_readme_runs(folder: Path, command: str) -> None:
-    """Training commands are composed, not run: the smoke run stands for them. `FILE`s are made first."""
-    words = shlex.split(command.partition("#")[0])[1:]
-    for name in ("english.txt", "test.en", "test.it"):
-        (folder / name).write_text("Good morning.\nThank you.\n", encoding="utf-8")
-    if "train.py" in words[0]:
-        output(run(folder, *[w for w in words if w != "-m"], "--cfg", "job"))
-    elif not any(word in ("<", ">", "|") for word in words):
-        output(run(folder, *words))
+def test_every_command_of_the_readme_runs(users_files: Path, command: str) -> None:
+    """Training in a small size; what needs the hub is composed only."""
+    words = shlex.split(command)[1:]
+    if "train.py" not in words[0]:
+        output(run(users_files, *words))
+    elif any(word.startswith("experiment=") for word in words) and "data=files" not in words:
+        output(run(users_files, *words, "--cfg", "job"))
+    else:
+        out = output(run(users_files, *words, *SMALL, f"data.cache_dir='{users_files}/cache'"))
+        assert out.count("test sentences") == (3 if "-m" in words else 1)

@@ -33,7 +33,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
         (folder / f"{name}.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8")
     return prepare(
         **{name: str(folder / f"{name}.tsv") for name in ("train", "validation", "test")},
-        columns={"en": "en", "it": "it"},
+        columns=["en", "it"],
         src="en",
         tgt="it",
         vocab_size=330,
@@ -64,9 +64,10 @@ def make(corpus: Corpus, folder: Path, batch_tokens: int = 60, dropout: float = 
         corpus, batch_tokens=batch_tokens, renderings=1, noise=dropout, sampling=dropout, num_workers=0, seed=7
     )
     checkpoint = L.pytorch.callbacks.ModelCheckpoint(
-        dirpath=folder, filename="best", monitor="val/chrf", mode="max", save_last=True, enable_version_counter=False
+        dirpath=folder, filename="best", monitor="val/chrf", mode="max", enable_version_counter=False
     )
-    callbacks = [checkpoint, StopWhenUsedUp(), Throughput(), Translations(num_scored=1, num_shown=1)]
+    last = L.pytorch.callbacks.ModelCheckpoint(dirpath=folder, filename="last", enable_version_counter=False)
+    callbacks = [checkpoint, last, StopWhenUsedUp(), Throughput(), Translations(num_scored=1, num_shown=1)]
     options = {
         "max_epochs": -1,
         "accelerator": "cpu",
@@ -126,7 +127,7 @@ def test_a_run_that_stopped_goes_on_to_the_bits_of_one_that_never_did(
     trainer, module, data = make(corpus, tmp_path / "part", **options)
     trainer.callbacks.append(Stop())
     trainer.fit(module, data)
-    assert trainer.global_step == stop
+    assert trainer.global_step == load_checkpoint(saved)["global_step"] == stop
     torch.manual_seed(99)
     trainer, module, data = make(corpus, tmp_path / "rest", **options)
     trainer.fit(module, data, ckpt_path=saved, weights_only=True)

@@ -60,7 +60,7 @@ def prepare(
     train: str | Sequence[str],
     validation: str | Sequence[str] | None,
     test: str | Sequence[str] | None,
-    columns: Mapping[str, str],
+    columns: Sequence[str | Sequence[str]],
     src: str,
     tgt: str,
     vocab_size: int,
@@ -72,12 +72,14 @@ def prepare(
     """Splits ready for batching, from the cache where they lie there already.
 
     train, validation, test: see `Source.parse`; a split that is None is taken out of train by content, about
-    `held_out` pairs. columns: language → column. max_pieces, max_ratio: longer or more unequal training pairs are left
+    `held_out` pairs. columns: languages in the order of the file's columns, or [language, name] where the column has
+    another name. max_pieces, max_ratio: longer or more unequal training pairs are left
     out. ValueError for whatever is wrong with files or settings.
     """
+    names = dict((column, column) if isinstance(column, str) else (column[0], column[1]) for column in columns)
     for language in (src, tgt):
-        if language not in columns:
-            raise ValueError(f"language {language!r} has no column; data.columns knows {', '.join(columns)}")
+        if language not in names:
+            raise ValueError(f"language {language!r} has no column; data.columns knows {', '.join(names)}")
     if src == tgt:
         raise ValueError(f"data.src and data.tgt are both {src!r}")
     given = {"train": train, "validation": validation, "test": test}
@@ -85,7 +87,7 @@ def prepare(
     settings = {
         "format": FORMAT,
         "sources": {split: source.identity() for split, source in sources.items()},
-        "columns": list(columns.items()),
+        "columns": list(names.items()),
         "languages": [src, tgt],
         "cleaning": [max_pieces, max_ratio, held_out],
         "vocab_size": vocab_size,
@@ -96,7 +98,7 @@ def prepare(
     if not cached:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix="preparing-") as work:
-            splits, report = _clean_splits(sources, columns, src, tgt, max_ratio, held_out, Path(work) / "read")
+            splits, report = _clean_splits(sources, names, src, tgt, max_ratio, held_out, Path(work) / "read")
             tokenizer = Tokenizer.train(_sentences(splits["train"]), vocab_size)
             done = Path(work) / "done"
             for name, split in splits.items():

@@ -138,20 +138,23 @@ def _csv(file: str, columns: Mapping[str, str]) -> Iterator[Row]:
                 line = ""  # so that the lines after it keep their numbers
             yield line + "\n"
 
-    reader = csv.DictReader(text(), strict=True)  # strict: an unmatched quote is an error, not the rest of the file
+    csv.field_size_limit(2**31 - 1)
+    rows = csv.reader(text(), strict=True)  # strict: an unmatched quote is an error, not the rest of the file
     try:
-        names = reader.fieldnames or ()
+        names = next(rows, [])
         if missing := set(columns.values()) - set(names):
             raise ValueError(f"{file}: no column {', '.join(sorted(missing))}; its columns: {', '.join(names)}")
-        for record in reader:
-            cells = [record[name] for name in columns.values()]
-            if None in record or None in cells:
-                yield Unreadable(f"not {len(names)} columns", f"{file}:{reader.line_num}")
-            else:
-                yield cells
+        order = [names.index(name) for name in columns.values()]
+        for row in rows:
+            if bad:  # the record, which may go over several lines, is this line or holds it
+                yield bad.pop()
+            elif row and len(row) != len(names):
+                yield Unreadable(f"not {len(names)} columns", f"{file}:{rows.line_num}")
+            elif row:
+                yield [row[i] for i in order]
+            bad.clear()
     except csv.Error as error:
-        raise ValueError(f"{file}:{reader.line_num}: {error}") from None
-    yield from bad
+        raise ValueError(f"{file}:{rows.line_num}: {error}") from None
 
 
 def _jsonl(file: str, columns: Mapping[str, str]) -> Iterator[Row]:
@@ -167,13 +170,12 @@ def _jsonl(file: str, columns: Mapping[str, str]) -> Iterator[Row]:
 
 
 def _parquet(file: str, columns: Mapping[str, str]) -> Iterator[Row]:
-    import datasets  # a second that the other kinds of file don't need
     from pyarrow import ArrowException, parquet
 
     records: Iterable[Any]
     try:
         if file.startswith("hf://"):
-            table = datasets.load_dataset("parquet", data_files=file, split="train")
+            table = _from_hub(file)
             names, records = table.column_names, table
         else:
             content = parquet.ParquetFile(io.BytesIO(_uncompressed(file)) if file.endswith(".gz") else file)
@@ -183,10 +185,22 @@ def _parquet(file: str, columns: Mapping[str, str]) -> Iterator[Row]:
             raise ValueError(f"{file}: no column {', '.join(sorted(missing))}; its columns: {', '.join(names)}")
         for number, record in enumerate(records, 1):
             yield _cells(record, columns, f"{file}: row {number}")
-    except (ArrowException, OSError, zlib.error, datasets.exceptions.DatasetsError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        offline = "; without a network use data=everyday, or data=files data.train=FILE" if "://" in file else ""
-        raise ValueError(f"{file}: {reason}{offline}") from None
+    except (ArrowException, OSError, zlib.error) as error:
+        raise ValueError(f"{file}: {_first_line(error)}") from None
+
+
+def _from_hub(file: str) -> Any:
+    import datasets  # a second that the other kinds of file don't need
+
+    try:
+        return datasets.load_dataset("parquet", data_files=file, split="train")
+    except Exception as error:  # whatever the hub's client and its network library raise
+        offline = "without a network use data=everyday, or data=files data.train=FILE"
+        raise ValueError(f"{file}: {_first_line(error)}; {offline}") from None
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _uncompressed(file: str) -> bytes:

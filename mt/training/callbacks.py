@@ -23,7 +23,7 @@ class StopWhenUsedUp(L.Callback):
     """Ends a run at its last step, epoch or minute, so that a validation still sees the final weights."""
 
     def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
-        if progress(trainer) >= 1:
+        if trainer.strategy.broadcast(progress(trainer)) >= 1:
             trainer.should_stop = True
 
 

@@ -53,10 +53,14 @@ class TranslationData(L.LightningDataModule):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Lightning restores how far the epoch is; its presence tells that there is something to restore."""
-        return {"seed": self.seed}
+        """What decides about the batches of an epoch; how many of them are done, Lightning restores."""
+        names = ("batch_tokens", "renderings", "noise", "sampling", "seed")
+        return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, mine in self.state_dict().items():
+            if state.get(name) != mine:
+                raise ValueError(f"can't resume: the checkpoint's {name} is {state.get(name)}, this run's {mine}")
         self._resumed = True
 
     def batches(self, split: str, budget: int, epoch: int | None) -> list[Int[np.ndarray, "_"]]:

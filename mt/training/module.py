@@ -53,7 +53,7 @@ class TranslationModule(L.LightningModule):
             "tokenizer": torch.frombuffer(bytearray(tokenizer.model), dtype=torch.uint8),
         }
         self._tokens = torch.zeros(())  # target tokens whose gradients wait for the next optimizer step
-        self._random_state: Tensor | None = None  # of the checkpoint that is resumed
+        self._random_states: tuple[Tensor, list[Tensor]] | None = None  # of the checkpoint that is resumed
         self._validation = torch.zeros(3)  # smoothed, nll, tokens
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -64,7 +64,8 @@ class TranslationModule(L.LightningModule):
             {"params": decayed, "weight_decay": self.weight_decay},
             {"params": others, "weight_decay": 0.0},
         ]
-        return torch.optim.AdamW(groups, lr=self.learning_rate, betas=(0.9, self.beta2), fused=True)
+        fused = self.trainer.precision != "16-mixed"  # fused, it would unscale the gradients after they are clipped
+        return torch.optim.AdamW(groups, lr=self.learning_rate, betas=(0.9, self.beta2), fused=fused)
 
     def loss(self, batch: Batch) -> Loss:
         x = self.model.decode(self.model.encode(batch.src), batch.src, batch.tgt_in)
@@ -84,9 +85,8 @@ class TranslationModule(L.LightningModule):
         factor = self.trainer.accumulate_grad_batches * self.trainer.world_size / tokens
         torch._foreach_mul_([p.grad for p in self.parameters() if p.grad is not None], factor)
         self._tokens = torch.zeros(())
-        rate = self.learning_rate * learning_rate_factor(
-            self.trainer.global_step, self.warmup_steps, progress(self.trainer)
-        )
+        used = self.trainer.strategy.broadcast(progress(self.trainer))
+        rate = self.learning_rate * learning_rate_factor(self.trainer.global_step, self.warmup_steps, used)
         for group in optimizer.param_groups:
             group["lr"] = rate
         self.log("train/learning_rate", rate)
@@ -101,7 +101,12 @@ class TranslationModule(L.LightningModule):
         self._validation = torch.zeros(3, device=self.device)
 
     def validation_step(self, batch: Batch, batch_index: int) -> None:
-        self._validation += torch.stack([part.float() for part in self.loss(batch)])
+        loss = self.loss(batch)
+        if not loss.nll.isfinite():
+            raise ValueError(
+                f"the loss is not finite after step {self.trainer.global_step}: lower optimizer.learning_rate"
+            )
+        self._validation += torch.stack([part.float() for part in loss])
 
     def on_validation_epoch_end(self) -> None:
         smoothed, nll, tokens = self.trainer.strategy.reduce(self._validation, reduce_op="sum").tolist()
@@ -110,7 +115,8 @@ class TranslationModule(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["mt"] = self.content
-        checkpoint["random_state"] = torch.get_rng_state()  # what dropout draws from, on a CPU
+        checkpoint["random_state"] = torch.get_rng_state()  # what dropout draws from
+        checkpoint["cuda_random_states"] = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """ValueError if the checkpoint is of another model, tokenizer, corpus or language pair."""
@@ -121,8 +127,10 @@ class TranslationModule(L.LightningModule):
             if not same:
                 difference = "" if isinstance(mine, Tensor) else f": it has {theirs}, this run {mine}"
                 raise ValueError(f"can't resume: the checkpoint's {name} is another{difference}")
-        self._random_state = checkpoint["random_state"]
+        self._random_states = (checkpoint["random_state"], checkpoint["cuda_random_states"])
 
     def on_train_start(self) -> None:
-        if self._random_state is not None:
-            torch.set_rng_state(self._random_state)
+        if self._random_states is not None:
+            torch.set_rng_state(self._random_states[0])
+            for device, state in enumerate(self._random_states[1]):
+                torch.cuda.set_rng_state(state, device)

@@ -12,6 +12,7 @@ def learning_rate_factor(step: int, warmup_steps: int, progress: float) -> float
 def progress(trainer: L.Trainer) -> float:
     """Share of the run's steps, epochs or minutes that is used up, whichever is furthest; at least 1 when it is over.
 
+    Each process reads its own clock: what must be the same on all of them takes that of the first.
     A run that is given minutes so ends with small steps on a slow machine as well as on a fast one.
     """
     shares = [0.0]
@@ -23,4 +24,4 @@ def progress(trainer: L.Trainer) -> float:
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, Timer) and (remaining := callback.time_remaining()) is not None:
             shares.append(callback.time_elapsed() / (callback.time_elapsed() + remaining))
-    return float(trainer.strategy.broadcast(max(shares)))
+    return max(shares)
