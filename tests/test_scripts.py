@@ -172,15 +172,6 @@ SMALL = [
     "callbacks.translations.num_scored=3",
     "callbacks.attention.num_sentences=1",
 ]
-    "model.d_model=12",
-    "model.d_ff=16",
-    "data.vocab_size=400",
-    "data.held_out=5",
-    "trainer.max_steps=2",
-    "trainer.val_check_interval=2",
-    "callbacks.translations.num_scored=3",
-    "callbacks.attention.num_sentences=1",
-]
 
 
 @pytest.fixture(scope="session")
