@@ -86,12 +86,11 @@ def main() -> None:
     options = {name: getattr(args, name) for name in ("beam", "length_penalty", "nbest", "max_length", "batch_size")}
     translator.translate([], **options)  # what is wrong with them shows before a file is opened
 
-    if args.sentences or args.input or not sys.stdin.isatty():
-        lines = source_lines(args)
-    else:
+    interactive = not args.sentences and not args.input and sys.stdin.isatty()
+    if interactive:
         print("A sentence a line; an empty one, or Ctrl-D, ends.", file=sys.stderr)
-        lines = iter(read_line, "")
-    if args.attention or not (args.sentences or args.input or not sys.stdin.isatty()):
+    lines = iter(read_line, "") if interactive else source_lines(args)
+    if interactive or args.attention:
         translations = (translator.translate([line], **options)[0] for line in lines)
     else:
         translations = translator.translate_stream(lines, **options)
