@@ -31,7 +31,7 @@ from mt.training.precision import choose_precision
 from mt.training.report import corpus_table, evaluate, print_report, write_summary
 from mt.translator import Translator, load_checkpoint
 
-BATCHING = ("batch_tokens", "renderings", "noise", "sampling", "num_workers")  # the rest of data prepares the corpus
+BATCHING = ("batch_tokens", "noise", "sampling", "num_workers")  # the rest of data prepares the corpus
 OmegaConf.register_new_resolver("run_folder", run_folder, use_cache=True)
 
 

@@ -90,6 +90,7 @@ def main() -> None:
     if interactive:
         print("A sentence a line; an empty one, or Ctrl-D, ends.", file=sys.stderr)
     lines = iter(read_line, "") if interactive else source_lines(args)
+    translations: Iterator[Translation]
     if interactive or args.attention:
         translations = (translator.translate([line], **options)[0] for line in lines)
     else:

@@ -6,7 +6,7 @@ from conftest import PAIRS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mt.data.batching import choose_renderings, make_batch, token_budget_batches
+from mt.data.batching import make_batch, token_budget_batches
 from mt.data.examples import BatchedPairs, add_noise
 from mt.special_tokens import BOS, EOS, PAD
 from mt.tokenizer import Tokenizer
@@ -171,14 +171,3 @@ def test_ranks_get_disjoint_batches_equal_in_number_and_together_all(sizes: list
 
 def test_the_rest_of_an_epoch_has_the_epochs_length() -> None:
     assert (list(Remaining(5, 3)), len(Remaining(5, 3))) == ([3, 4], 5)
-
-
-def test_an_epoch_holds_at_most_so_many_renderings_of_a_source_drawn_anew() -> None:
-    sources = np.array([7, 3, 7, 7, 5, 3, 7, 9])
-    everything = choose_renderings(sources, None, np.random.default_rng(0))
-    assert everything.tolist() == list(range(8))
-    drawn = [choose_renderings(sources, 2, np.random.default_rng(seed)) for seed in range(40)]
-    for chosen in drawn:
-        assert sorted(sources[chosen].tolist()) == [3, 3, 5, 7, 7, 9] and len(set(chosen.tolist())) == 6
-    assert {i for chosen in drawn for i in chosen.tolist()} == set(range(8))
-    assert choose_renderings(sources, 2, np.random.default_rng(5)).tolist() == drawn[5].tolist()

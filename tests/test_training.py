@@ -60,9 +60,7 @@ def make(corpus: Corpus, folder: Path, batch_tokens: int = 60, dropout: float = 
         beta2=0.98,
         label_smoothing=0.1,
     )
-    data = TranslationData(
-        corpus, batch_tokens=batch_tokens, renderings=1, noise=dropout, sampling=dropout, num_workers=0, seed=7
-    )
+    data = TranslationData(corpus, batch_tokens=batch_tokens, noise=dropout, sampling=dropout, num_workers=0, seed=7)
     checkpoint = L.pytorch.callbacks.ModelCheckpoint(
         dirpath=folder, filename="best", monitor="val/chrf", mode="max", enable_version_counter=False
     )

@@ -37,23 +37,6 @@ def make_batch(src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> Ba
     )
 
 
-def choose_renderings(
-    sources: Int[np.ndarray, "N"], most: int | None, random: np.random.Generator
-) -> Int[np.ndarray, "_"]:
-    """Indices of at most `most` pairs of each source sentence, drawn anew by random; None: of all.
-
-    sources: a number for every pair, the same for the same source sentence. Where some sentences have dozens of
-    translations, an epoch of all pairs would be about those, and meet the words of the others too seldom.
-    """
-    if most is None:
-        return np.arange(len(sources))
-    order = np.lexsort((random.permutation(len(sources)), sources))
-    grouped = sources[order]
-    first = np.r_[True, grouped[1:] != grouped[:-1]]
-    place = np.arange(len(order)) - np.flatnonzero(first)[np.cumsum(first) - 1]
-    return np.sort(order[place < most])
-
-
 def token_budget_batches(
     src_lengths: Int[np.ndarray, "N"],
     tgt_lengths: Int[np.ndarray, "N"],

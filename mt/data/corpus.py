@@ -50,11 +50,6 @@ def lengths(split: datasets.Dataset, column: str) -> Int[np.ndarray, "N"]:
     return pc.list_value_length(split.data.column(column)).to_numpy()
 
 
-def sources(split: datasets.Dataset) -> Int[np.ndarray, "N"]:
-    """A number for every pair: the same where the source sentence is the same."""
-    return pc.dictionary_encode(split.data.column("src").combine_chunks()).indices.to_numpy()
-
-
 def prepare(
     *,
     train: str | Sequence[str],

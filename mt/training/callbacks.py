@@ -16,8 +16,6 @@ from mt.training.module import TranslationModule
 from mt.training.schedule import progress
 from mt.training.scores import score
 
-EVERY = 20  # steps between two readings of the speed
-
 
 class StopWhenUsedUp(L.Callback):
     """Ends a run at its last step, epoch or minute, so that a validation still sees the final weights."""
@@ -28,12 +26,11 @@ class StopWhenUsedUp(L.Callback):
 
 
 class Throughput(L.Callback):
-    """Logs target tokens per second of training: loading included, validation left out."""
+    """Target tokens per second of training since its start: loading included, validation left out."""
 
     def __init__(self) -> None:
         self.tokens = 0
         self.seconds = 0.0
-        self._logged = (0, 0.0)
         self._since = 0.0
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
@@ -49,17 +46,13 @@ class Throughput(L.Callback):
         self.seconds += now - self._since
         self._since = now
         self.tokens += int((batch.tgt_out != PAD).sum()) * trainer.world_size
-        if trainer.global_step % EVERY == 0:
-            tokens, seconds = self._logged
-            module.log("train/tokens_per_second", (self.tokens - tokens) / max(self.seconds - seconds, 1e-9))
-            self._logged = (self.tokens, self.seconds)
+        module.log("train/tokens_per_second", self.tokens / self.seconds)
 
     def state_dict(self) -> dict[str, Any]:
         return {"tokens": self.tokens, "seconds": self.seconds}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.tokens, self.seconds = state["tokens"], state["seconds"]
-        self._logged = (self.tokens, self.seconds)
 
 
 class Translations(L.Callback):

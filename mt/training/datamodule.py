@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Int
 from torch.utils.data import DataLoader, Sampler
 
-from mt.data.batching import Batch, choose_renderings, token_budget_batches
-from mt.data.corpus import Corpus, lengths, sources
+from mt.data.batching import Batch, token_budget_batches
+from mt.data.corpus import Corpus, lengths
 from mt.data.examples import BatchedPairs
 
 
@@ -25,21 +25,17 @@ class TranslationData(L.LightningDataModule):
         corpus: Corpus,
         *,
         batch_tokens: int,
-        renderings: int | None,
         noise: float,
         sampling: float,
         num_workers: int,
         seed: int,
     ) -> None:
         super().__init__()
-        if renderings is not None and renderings < 1:
-            raise ValueError(f"data.renderings={renderings} is less than 1")
         for name, share in (("noise", noise), ("sampling", sampling)):
             if not 0 <= share <= 1:
                 raise ValueError(f"data.{name}={share} is not in [0, 1]")
         self.corpus = corpus
         self.batch_tokens = batch_tokens
-        self.renderings = renderings
         self.noise = noise
         self.sampling = sampling
         self.num_workers = num_workers
@@ -54,7 +50,7 @@ class TranslationData(L.LightningDataModule):
 
     def state_dict(self) -> dict[str, Any]:
         """What decides about the batches of an epoch; how many of them are done, Lightning restores."""
-        names = ("batch_tokens", "renderings", "noise", "sampling", "seed")
+        names = ("batch_tokens", "noise", "sampling", "seed")
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -64,15 +60,9 @@ class TranslationData(L.LightningDataModule):
         self._resumed = True
 
     def batches(self, split: str, budget: int, epoch: int | None) -> list[Int[np.ndarray, "_"]]:
-        """epoch None: every pair, in order. Else an epoch's choice of renderings, in the epoch's order."""
         pairs = self.corpus.splits[split]
-        src_lengths, tgt_lengths = lengths(pairs, "src_ids"), lengths(pairs, "tgt_ids")
-        if epoch is None:
-            return token_budget_batches(src_lengths, tgt_lengths, budget, None)
-        random = np.random.default_rng([self.seed, epoch])
-        chosen = choose_renderings(sources(pairs), self.renderings, random)
-        batches = token_budget_batches(src_lengths[chosen], tgt_lengths[chosen], budget, random)
-        return [chosen[batch] for batch in batches]
+        random = None if epoch is None else np.random.default_rng([self.seed, epoch])
+        return token_budget_batches(lengths(pairs, "src_ids"), lengths(pairs, "tgt_ids"), budget, random)
 
     def train_dataloader(self) -> DataLoader[Batch]:
         assert self.trainer is not None
