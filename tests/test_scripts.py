@@ -156,6 +156,23 @@ def test_a_named_corpus_without_a_network_names_the_offline_way(tmp_path: Path) 
     assert "data=everyday" in message and "data=files" in message
 
 
+def assert_measured(results: dict[str, dict[str, float]]) -> None:
+    for name in (
+        "training.ratio",
+        "training.bound_fraction",
+        "input.share_of_step",
+        "decoding.greedy_ratio",
+        "decoding.beam4_cost",
+        "decoding.single_per_second",
+        "startup.ratio",
+        "memory.peak_mib",
+    ):
+        part, value = name.split(".")
+        assert results[part][value] > 0, name
+    assert 0 <= results["input"]["padding"] < 0.3
+    assert results["decoding"]["identical"] == 1
+
+
 def readme_commands() -> list[str]:
     blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     lines = "".join(blocks).replace("\\\n", " ").splitlines()
@@ -198,7 +215,10 @@ def users_files(folder: Path) -> Path:
 def test_every_command_of_the_readme_runs(users_files: Path, command: str) -> None:
     """Training in a small size; what needs the hub is composed only."""
     words = shlex.split(command)[1:]
-    if "train.py" not in words[0]:
+    if "benchmark.py" in words[0]:
+        overrides = ["model=tiny", "data.batch_tokens=256", f"data.cache_dir='{users_files}/cache'"]
+        assert_measured(json.loads(output(run(users_files, *words, "--quick", "--json", *overrides))))
+    elif "train.py" not in words[0]:
         output(run(users_files, *words))
     elif any(word.startswith("experiment=") for word in words) and "data=files" not in words:
         output(run(users_files, *words, "--cfg", "job"))

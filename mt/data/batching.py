@@ -54,7 +54,9 @@ def token_budget_batches(
             f"batch_tokens={budget} is less than the longest sentence, {longest.max()} pieces with its EOS"
         )
     ties = np.arange(len(longest)) if shuffle is None else shuffle.permutation(len(longest))
-    order = np.lexsort((ties, src_lengths, tgt_lengths))
+    # By the longer side; within it by how much longer it is, up and down in turns, so that neighbours are alike.
+    difference = np.where(longest % 2, src_lengths - tgt_lengths, tgt_lengths - src_lengths)
+    order = np.lexsort((ties, difference, longest))
     batches, start, width = [], 0, 0
     for end, length in enumerate(longest[order]):
         width = max(width, length)

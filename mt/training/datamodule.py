@@ -1,6 +1,6 @@
 """The corpus as Lightning's data module: which batches a rank sees, in which order, from where on."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import lightning as L
@@ -64,18 +64,22 @@ class TranslationData(L.LightningDataModule):
         random = None if epoch is None else np.random.default_rng([self.seed, epoch])
         return token_budget_batches(lengths(pairs, "src_ids"), lengths(pairs, "tgt_ids"), budget, random)
 
-    def train_dataloader(self) -> DataLoader[Batch]:
-        assert self.trainer is not None
-        epoch = self.trainer.current_epoch
-        batches = share_out(self.batches("train", self.batch_tokens, epoch), self.trainer.world_size)
-        pairs = BatchedPairs(
+    def pairs(self, batches: Sequence[Int[np.ndarray, "_"]], epoch: int) -> BatchedPairs:
+        """Batches of the training split, varied as in that epoch."""
+        return BatchedPairs(
             self.corpus.splits["train"],
-            batches[self.trainer.global_rank :: self.trainer.world_size],
+            batches,
             self.corpus.tokenizer,
             noise=self.noise,
             sampling=self.sampling,
             seed=(self.seed, epoch),
         )
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        assert self.trainer is not None
+        epoch = self.trainer.current_epoch
+        batches = share_out(self.batches("train", self.batch_tokens, epoch), self.trainer.world_size)
+        pairs = self.pairs(batches[self.trainer.global_rank :: self.trainer.world_size], epoch)
         resumed, self._resumed = self._resumed, False
         done = self.trainer.fit_loop.epoch_loop.batch_progress.current.ready if resumed else 0
         return loader(pairs, Remaining(len(pairs), done), self.num_workers)
