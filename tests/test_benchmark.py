@@ -1,4 +1,4 @@
-"""What the benchmark measures is what it says: the same network, the same numbers of operations, the same translations."""
+"""What the benchmark measures is what it says: the same network, the same operations, the same translations."""
 
 import pytest
 import torch
