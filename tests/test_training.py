@@ -1,5 +1,6 @@
 """Training through Lightning: what it learns, how it stops and goes on, and what it leaves behind."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ MODEL = {"d_model": 48, "num_heads": 3, "d_ff": 96, "encoder_layers": 1, "decode
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     folder = tmp_path_factory.mktemp("corpus")
-    held_out = [("Yes.", "Sì."), ("Thank you very much.", "Grazie mille.")]
-    for name, pairs in (("train", PAIRS), ("validation", held_out[:1]), ("test", held_out[1:])):
+    held_out = [("Yes.", "Sì."), ("Good night.", "Buona notte."), ("Thank you very much.", "Grazie mille.")]
+    for name, pairs in (("train", PAIRS), ("validation", held_out[:2]), ("test", held_out[2:])):
         (folder / f"{name}.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8")
     return prepare(
         **{name: str(folder / f"{name}.tsv") for name in ("train", "validation", "test")},
@@ -148,6 +149,42 @@ def test_accumulated_micro_batches_step_like_one_big_batch(corpus: Corpus, tmp_p
         results.append({name: tensor - before[name] for name, tensor in weights(module).items()})
     for name, step in results[0].items():
         torch.testing.assert_close(results[1][name], step, rtol=1e-3, atol=1e-7, msg=name)
+
+
+class Diary(L.Callback):
+    """Leaves in a file of each process what it saw: its training batches and the metrics at the end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.seen: list[list[list[int]]] = []
+
+    def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, index: int) -> None:
+        self.seen.append(batch.src.tolist())
+
+    def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        metrics = {name: float(trainer.callback_metrics[name]) for name in ("val/loss", "val/perplexity", "val/chrf")}
+        (self.folder / f"{trainer.global_rank}.json").write_text(json.dumps([self.seen, metrics]), encoding="utf-8")
+
+
+def test_two_processes_share_an_epoch_and_step_like_one_that_accumulates_their_batches(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    diaries = {}
+    for processes in (2, 1):
+        folder = tmp_path / str(processes)
+        options = {"devices": 2, "strategy": "ddp_fork"} if processes == 2 else {"accumulate_grad_batches": 2}
+        trainer, module, data = make(corpus, folder, 40, max_epochs=2, val_check_interval=1, **options)
+        trainer.callbacks.append(Diary(folder))
+        trainer.fit(module, data)
+        diaries[processes] = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+    (first, first_metrics), (second, second_metrics) = diaries[2]
+    ((alone, metrics),) = diaries[1]
+    assert [batch for both in zip(first, second, strict=True) for batch in both] == alone
+    assert len(alone) == 2 * 4 and sum(map(len, alone)) == 2 * len(PAIRS)
+    assert first_metrics == second_metrics == pytest.approx(metrics, rel=1e-4)
+    two, one = (load_checkpoint(tmp_path / name / "last.ckpt")["state_dict"] for name in ("2", "1"))
+    for name, tensor in one.items():
+        torch.testing.assert_close(two[name], tensor, rtol=1e-3, atol=1e-5, msg=name)
 
 
 def test_resuming_with_another_corpus_model_or_language_is_refused(corpus: Corpus, tmp_path: Path) -> None:

@@ -78,19 +78,22 @@ class TranslationData(L.LightningDataModule):
     def train_dataloader(self) -> DataLoader[Batch]:
         assert self.trainer is not None
         epoch = self.trainer.current_epoch
-        batches = share_out(self.batches("train", self.batch_tokens, epoch), self.trainer.world_size)
-        pairs = self.pairs(batches[self.trainer.global_rank :: self.trainer.world_size], epoch)
+        pairs = self.pairs(self._mine(self.batches("train", self.batch_tokens, epoch)), epoch)
         resumed, self._resumed = self._resumed, False
         done = self.trainer.fit_loop.epoch_loop.batch_progress.current.ready if resumed else 0
         return loader(pairs, Remaining(len(pairs), done), self.num_workers)
 
     def val_dataloader(self) -> DataLoader[Batch]:
-        assert self.trainer is not None
         pairs = self.corpus.splits["validation"]
         longest = max(lengths(pairs, side).max() for side in ("src_ids", "tgt_ids")) + 1
-        batches = self.batches("validation", max(self.batch_tokens, int(longest)), None)
-        mine = batches[self.trainer.global_rank :: self.trainer.world_size]
+        mine = self._mine(self.batches("validation", max(self.batch_tokens, int(longest)), None))
         return loader(BatchedPairs(pairs, mine, self.corpus.tokenizer, noise=0.0, sampling=0.0, seed=()))
+
+    def _mine(self, batches: list[Int[np.ndarray, "_"]]) -> list[Int[np.ndarray, "_"]]:
+        """This process's share. All have the same number, and none has nothing: the others would wait for it."""
+        assert self.trainer is not None
+        ranks = self.trainer.world_size
+        return share_out(batches, ranks)[self.trainer.global_rank :: ranks]
 
 
 def loader(pairs: BatchedPairs, sampler: Sampler[int] | None = None, num_workers: int = 0) -> DataLoader[Batch]:
