@@ -58,7 +58,7 @@ def token_budget_batches(
     difference = np.where(longest % 2, src_lengths - tgt_lengths, tgt_lengths - src_lengths)
     order = np.lexsort((ties, difference, longest))
     batches, start, width = [], 0, 0
-    for end, length in enumerate(longest[order]):
+    for end, length in enumerate(longest[order].tolist()):
         width = max(width, length)
         if (end + 1 - start) * width > budget:
             batches.append(order[start:end])

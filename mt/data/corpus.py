@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import tempfile
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -169,18 +170,12 @@ def _read(
 ) -> datasets.Dataset:
     """The readable, cleaned pairs of a source. max_ratio None: a held-out split loses only what can't be used."""
     dropped: Counter[str] = report["dropped"]
-    seen: set[bytes] = set()
+    digests = array("Q")  # eight bytes a pair, where a set of strings would take ten times as many
 
     def why(a: str, b: str) -> str | None:
         if max_ratio is None:
             return None if a and b else "empty side"
-        if reason := why_dropped(a, b, max_ratio):
-            return reason
-        digest = hashlib.blake2b(f"{a}\t{b}".encode(), digest_size=8).digest()
-        if digest in seen:
-            return "identical pair"
-        seen.add(digest)
-        return None
+        return why_dropped(a, b, max_ratio)
 
     def rows() -> Iterator[dict[str, str]]:
         for row in source.rows(columns):
@@ -193,6 +188,7 @@ def _read(
             if reason := why(a, b):
                 dropped[reason] += 1
                 continue
+            digests.append(int.from_bytes(hashlib.blake2b(f"{a}\t{b}".encode(), digest_size=8).digest(), "big"))
             yield {"src": a, "tgt": b, "src_key": key(a), "tgt_key": key(b)}
 
     features = datasets.Features(dict.fromkeys(("src", "tgt", "src_key", "tgt_key"), datasets.Value("string")))
@@ -201,7 +197,14 @@ def _read(
         for row in tqdm(rows(), desc=f"reading {work.name}", unit=" pairs"):
             writer.write(row)
         writer.finalize()
-    return datasets.Dataset.from_file(str(work / "pairs.arrow"))
+    pairs = datasets.Dataset.from_file(str(work / "pairs.arrow"))
+    if max_ratio is None:
+        return pairs
+    first = np.unique(np.frombuffer(digests, dtype=np.uint64), return_index=True)[1]
+    if len(first) < len(pairs):
+        dropped["identical pair"] = len(pairs) - len(first)
+        pairs = pairs.select(np.sort(first))
+    return pairs
 
 
 def _split_by_content(train: datasets.Dataset, missing: Sequence[str], held_out: int) -> dict[str, datasets.Dataset]:
@@ -217,24 +220,20 @@ def _split_by_content(train: datasets.Dataset, missing: Sequence[str], held_out:
             f"{len(train)} pairs are too few to take {held_out} for each of {', '.join(missing)} out of them: "
             f"set data.held_out to at most {len(train) // (2 * len(missing))}, or name files for them"
         )
-    index: dict[str, list[int]] = {name: [] for name in ("train", *missing)}
-    for i, src_key in enumerate(_values(train, "src_key")):
-        place = fraction(src_key[0])
-        name = missing[0] if place < share else missing[-1] if len(missing) > 1 and place >= 1 - share else "train"
-        index[name].append(i)
-    return {name: train.select(chosen) for name, chosen in index.items()}
+    places = np.fromiter((fraction(src_key) for (src_key,) in _values(train, "src_key")), np.float64, len(train))
+    chosen = dict(zip(missing, (places < share, places >= 1 - share), strict=False))
+    chosen["train"] = ~np.logical_or.reduce(list(chosen.values()))
+    return {name: train.select(np.flatnonzero(mask)) for name, mask in chosen.items()}
 
 
 def _without_leaks(split: datasets.Dataset, taken: Mapping[str, str], report: dict[str, Any]) -> datasets.Dataset:
     """Leave out the pairs of which either side stands in a split that was taken before: key → reason."""
-    kept = []
+    kept = np.ones(len(split), dtype=np.bool_)
     for i, keys in enumerate(_values(split, "src_key", "tgt_key")):
-        reason = taken.get(keys[0]) or taken.get(keys[1])
-        if reason:
+        if reason := taken.get(keys[0]) or taken.get(keys[1]):
             report["dropped"][reason] += 1
-        else:
-            kept.append(i)
-    return split.select(kept)
+            kept[i] = False
+    return split if kept.all() else split.select(np.flatnonzero(kept))
 
 
 def _values(split: datasets.Dataset, *columns: str) -> Iterator[tuple[str, ...]]:
