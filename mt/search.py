@@ -92,14 +92,16 @@ def search(
     free = torch.full_like(alive, beam)
     for length in itertools.count(1):
         state, logits = model.step(state, last)
-        log_probs = logits.float().log_softmax(dim=-1)
-        log_probs[..., never] = -torch.inf
-        wants_to_end = log_probs.argmax(dim=-1) == EOS
+        logits = logits.float()
+        longer = logits - (logits.logsumexp(dim=-1) - sums)[..., None]  # its sum, for every hypothesis and next piece
+        longer[..., never] = -torch.inf
         at_bound = bounds[alive] == length
-        log_probs[at_bound, :, :EOS] = log_probs[at_bound, :, EOS + 1 :] = -torch.inf
+        if at_bound.any():
+            wants_to_end = longer.argmax(dim=-1) == EOS
+            longer[at_bound, :, :EOS] = longer[at_bound, :, EOS + 1 :] = -torch.inf
 
-        vocab_size = log_probs.shape[-1]
-        continuations = (sums[..., None] + log_probs).flatten(start_dim=1)
+        vocab_size = longer.shape[-1]
+        continuations = longer.flatten(start_dim=1)
         sums, index = continuations.topk(min(beam, continuations.shape[1]), dim=1)
         parents, last = index // vocab_size, index % vocab_size
         sums = sums.masked_fill(places[: sums.shape[1]] >= free[:, None], -torch.inf)

@@ -1,12 +1,15 @@
 """Token embeddings and the sinusoidal positions that are added to them (Vaswani et al. 2017, sections 3.4, 3.5)."""
 
 import math
+from functools import lru_cache
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 
+@lru_cache(maxsize=1_000)  # decoding asks for one position after another, for every sentence anew
+@torch.inference_mode(False)  # so that what decoding has computed can be trained with
 def sinusoidal_positions(start: int, end: int, d_model: int, device: torch.device) -> Float[Tensor, "T D"]:
     """PE(p, 2i) = sin(p / 10000^(2i/D)), PE(p, 2i+1) = cos(p / 10000^(2i/D)) for the positions p = start..end-1."""
     position = torch.arange(start, end, dtype=torch.float32, device=device)

@@ -79,7 +79,7 @@ class DecoderState:
     """A layer's self-attention, one row a hypothesis (B·W)."""
     memory: tuple[KeysValues, ...]
     """A layer's cross-attention, one row a sentence (B): computed once."""
-    src: Int[Tensor, "B S"]
+    src_mask: Bool[Tensor, "B 1 S"]
 
 
 class Transformer(nn.Module):
@@ -136,12 +136,12 @@ class Transformer(nn.Module):
         """The state before the first step, with one hypothesis a sentence."""
         memory = self.decoder.project(self.encode(src))
         empty = tuple(KeysValues(keys[:, :0], values[:, :0]) for keys, values in memory)
-        return DecoderState(length=0, width=1, past=empty, memory=memory, src=src)
+        return DecoderState(length=0, width=1, past=empty, memory=memory, src_mask=padding_mask(src))
 
     def step(self, state: DecoderState, last: Int[Tensor, "B W"]) -> tuple[DecoderState, Float[Tensor, "B W V"]]:
         """Logits of the piece that follows `last`, the newest piece of every hypothesis (BOS at first)."""
         x = self.embedding(last.flatten()[:, None], start=state.length).view(*last.shape, -1)
-        x, past = self.decoder.step(x, state.past, state.memory, padding_mask(state.src))
+        x, past = self.decoder.step(x, state.past, state.memory, state.src_mask)
         return replace(state, length=state.length + 1, past=past), self.logits(x)
 
     def select(self, state: DecoderState, sentences: Int[Tensor, "B"], parents: Int[Tensor, "B W"]) -> DecoderState:
@@ -150,12 +150,12 @@ class Transformer(nn.Module):
         What stays as it is is not copied.
         """
         hypotheses = (sentences[:, None] * state.width + parents).flatten()
-        past, memory, src = state.past, state.memory, state.src
-        if not _is_identity(hypotheses, state.width * len(src)):
+        past, memory, src_mask = state.past, state.memory, state.src_mask
+        if not _is_identity(hypotheses, state.width * len(src_mask)):
             past = tuple(layer.rows(hypotheses) for layer in past)
-        if not _is_identity(sentences, len(src)):
-            memory, src = tuple(layer.rows(sentences) for layer in memory), src[sentences]
-        return DecoderState(length=state.length, width=parents.shape[1], past=past, memory=memory, src=src)
+        if not _is_identity(sentences, len(src_mask)):
+            memory, src_mask = tuple(layer.rows(sentences) for layer in memory), src_mask[sentences]
+        return DecoderState(length=state.length, width=parents.shape[1], past=past, memory=memory, src_mask=src_mask)
 
 
 def _is_identity(index: Int[Tensor, "N"], length: int) -> bool:
