@@ -94,6 +94,7 @@ def train(cfg: DictConfig, run: Path, console: Console) -> None:
     summary = write_summary(
         run / "summary.json",
         results,
+        overrides=list(HydraConfig.get().overrides.task),
         parameters=parameters,
         train_seconds=throughput.seconds,
         tokens_per_second=throughput.tokens / throughput.seconds,

@@ -51,9 +51,8 @@ def score(name: str, attention: nn.Module, head: int, q: ndarray, k: ndarray) ->
 
 def attended(name: str, attention: nn.Module, queries: ndarray, keys: ndarray, num_heads: int) -> ndarray:
     """Head by head, query by query, in double precision."""
-    q, k, v = (
-        applied(getattr(attention, part), x) for part, x in zip(("query", "key", "value"), (queries, keys, keys))
-    )
+    q = applied(attention.query, queries)
+    k, v = applied(attention.key, keys), applied(attention.value, keys)
     heads, width = [], q.shape[-1] // num_heads
     for head in range(num_heads):
         part = slice(head * width, (head + 1) * width)
