@@ -9,8 +9,6 @@ A run is named by the overrides in which it differs from the others; the table i
 import argparse
 import sys
 
-from rich.console import Console
-
 from mt.training.comparison import comparison_figure, comparison_table, read_runs
 
 
@@ -21,8 +19,7 @@ def main() -> None:
     args = parser.parse_args()
 
     runs = read_runs(args.runs)
-    console = Console(markup=False, highlight=False)
-    console.print(comparison_table(runs))
+    print(comparison_table(runs))
     if args.figure:
         comparison_figure(runs).savefig(args.figure)
         print(f"chart {args.figure}", file=sys.stderr)

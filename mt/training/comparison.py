@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.figure import Figure
-from rich import box
-from rich.table import Table
 
 from mt.training.scores import LENGTHS
 
@@ -64,17 +62,20 @@ def _names(overrides: dict[Path, list[str]]) -> dict[Path, str]:
     return {path: " ".join(given) or path.parent.name for path, given in own.items()}
 
 
-def comparison_table(runs: list[Run]) -> Table:
-    """With pipes between the columns, so that it can be pasted into a README as it is."""
-    table = Table(box=box.MARKDOWN)
-    table.add_column("run", overflow="fold")
-    for name in ("parameters", "minutes", "BLEU", "chrF", *(f"{words} words" for words in LENGTHS)):
-        table.add_column(name, justify="right")
+def comparison_table(runs: list[Run]) -> str:
+    """Markdown, aligned. The last columns are chrF of the sentences whose source has so many words."""
+    rows = [["run", "parameters", "minutes", "BLEU", "chrF", *(f"chrF, {words} words" for words in LENGTHS)]]
     for run in runs:
         lengths = [f"{run.chrf_by_length[words]:.1f}" if words in run.chrf_by_length else "" for words in LENGTHS]
         parameters = f"{run.parameters / 1e6:.2f} M"
-        table.add_row(run.name, parameters, f"{run.minutes:.1f}", f"{run.bleu:.1f}", f"{run.chrf:.1f}", *lengths)
-    return table
+        rows.append([run.name, parameters, f"{run.minutes:.1f}", f"{run.bleu:.1f}", f"{run.chrf:.1f}", *lengths])
+    first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
+    lines = [
+        " | ".join([row[0].ljust(first), *(cell.rjust(n) for cell, n in zip(row[1:], others, strict=True))])
+        for row in rows
+    ]
+    lines.insert(1, " | ".join(["-" * first, *("-" * (n - 1) + ":" for n in others)]))
+    return "\n".join(f"| {line} |" for line in lines)
 
 
 def comparison_figure(runs: list[Run]) -> Figure:
@@ -88,7 +89,8 @@ def comparison_figure(runs: list[Run]) -> Figure:
         (parameters, "million parameters", [run.parameters / 1e6 for run in runs], "{:.2f}"),
     ):
         bars = axes.barh(rows, values, color="#8fbfdc", height=0.7)
-        axes.bar_label(bars, [form.format(value) for value in values], padding=-4, fontsize=8, ha="right")
+        axes.bar_label(bars, [form.format(value) for value in values], padding=2, fontsize=8)
+        axes.set_xlim(0, 1.35 * max(values))
         axes.set_title(title, fontsize=10)
     for (words, colour), marker in zip(
         zip(LENGTHS, ("#7cc4a0", "#2f7fb8", "#3b2a6b"), strict=True), "o^s", strict=True
