@@ -48,7 +48,7 @@ def step(console: Console, title: str, text: str) -> None:
 
 def matrix(console: Console, rows: list[str], columns: list[str], values: Tensor, *, weights: bool = False) -> None:
     """As many columns as fit; where values are weights, darker is more, and each row's sum stands at its end."""
-    names = [name if len(name) <= 9 else name[:8] + "…" for name in rows]
+    names = [name if len(name) <= 12 else name[:11] + "…" for name in rows]
     room = console.width - max(map(len, names)) - 3 - 7 * weights
     shown = columns[: max(1, room // 7)]
     if len(shown) < len(columns):
@@ -176,19 +176,20 @@ Random queries, each with eight keys:""",
     )
     matrix(console, pieces, pieces, weights, weights=True)
 
-    terms = weighted_values(weights[0], x)
+    chosen = int(weights.amax(dim=-1).argmin())  # the piece that looks at more than itself
+    terms = weighted_values(weights[chosen], x)
     step(
         console,
-        f"6  The weighted sum, for “{first}” alone",
-        "z₁ = a₁₁v₁ + a₁₂v₂ + …: each piece's vector times its share. Here the vectors v are x itself.",
+        f"6  The weighted sum, for “{pieces[chosen]}” alone",
+        "z = a₁v₁ + a₂v₂ + …: the vector of every piece j, times the share aⱼ. Here the vectors v are x itself.",
     )
-    labels = [f"{a:.2f}·{p}" for a, p in zip(weights[0].tolist(), pieces, strict=True)]
-    matrix(console, [*labels, "z₁ (sum)"], dimensions, torch.cat([terms, terms.sum(dim=0)[None]]))
+    labels = [f"{a:.2f}·{p}" for a, p in zip(weights[chosen].tolist(), pieces, strict=True)]
+    matrix(console, [*labels, "z (sum)"], dimensions, torch.cat([terms, terms.sum(dim=0)[None]]))
     z = torch.einsum("st,td->sd", weights, x)
     product = f"{shape(weights)} by {shape(x)} gives {shape(z)}"
-    difference = f"{(z[0] - terms.sum(dim=0)).abs().max():.1g}"
+    difference = f"{(z[chosen] - terms.sum(dim=0)).abs().max():.1g}"
     console.print(f"\nFor all pieces at once it is one product of matrices, weights times x: {product}.")
-    console.print(f"Its first row differs from the sum above by {difference}.")
+    console.print(f"Its row for “{pieces[chosen]}” differs from the sum above by {difference}.")
 
     call, heads = example.encoder, example.encoder.heads()
     width = heads.q.shape[-1]

@@ -15,6 +15,8 @@ from mt.model.embedding import Embedding
 from mt.model.recurrent import Recurrent
 from mt.model.transformer import Transformer
 from mt.special_tokens import BOS, EOS, PAD
+from mt.tokenizer import Tokenizer
+from mt.translator import Translator
 
 T, S, D, H, V = 5, 7, 12, 3, 19
 E = D // H
@@ -177,3 +179,13 @@ def test_a_model_that_there_is_not_is_refused_with_what_there_is(wrong: dict[str
         build_model(**{**arguments, **wrong})
     with pytest.raises(ValueError, match="positions=random is none of sinusoidal, learned, none"):
         Embedding(vocab_size=V, d_model=D, positions="random")
+
+
+def test_a_model_without_attention_translates_and_says_that_there_is_nothing_to_draw(tokenizer: Tokenizer) -> None:
+    model = Recurrent(vocab_size=len(tokenizer), attention="none", d_model=D, num_heads=1, dropout=0.0).eval()
+    translator = Translator(model, tokenizer, "en", "it", beam=3, length_penalty=1.0)
+    sentences = ["I want a red chair.", "", "You sell two boxes."]
+    translations = translator.translate(sentences, max_length=6)
+    assert [t.text for t in translations] == [translator.translate([s], max_length=6)[0].text for s in sentences]
+    with pytest.raises(ValueError, match="this model has no attention to show"):
+        translator.attention_maps(translations[0])

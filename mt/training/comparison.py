@@ -90,7 +90,7 @@ def comparison_figure(runs: list[Run]) -> Figure:
     ):
         bars = axes.barh(rows, values, color="#8fbfdc", height=0.7)
         axes.bar_label(bars, [form.format(value) for value in values], padding=2, fontsize=8)
-        axes.set_xlim(0, 1.35 * max(values))
+        axes.set_xlim(0, 1.35 * max(values) or 1)
         axes.set_title(title, fontsize=10)
     for (words, colour), marker in zip(
         zip(LENGTHS, ("#7cc4a0", "#2f7fb8", "#3b2a6b"), strict=True), "o^s", strict=True
