@@ -11,8 +11,9 @@ import torch
 from mt.data.batching import pad
 from mt.data.cleaning import normalise
 from mt.inspection.attention_maps import AttentionMap, attention_maps
+from mt.model.build import build_model
+from mt.model.encoder_decoder import EncoderDecoder
 from mt.model.evaluating import evaluating
-from mt.model.transformer import Transformer
 from mt.search import Hypothesis, check_options, search
 from mt.special_tokens import EOS
 from mt.tokenizer import Tokenizer
@@ -39,7 +40,7 @@ class Translation:
 
 @dataclass(frozen=True)
 class Translator:
-    model: Transformer
+    model: EncoderDecoder
     tokenizer: Tokenizer
     src: str
     tgt: str
@@ -56,7 +57,7 @@ class Translator:
         weights = {k.removeprefix(prefix): v for k, v in state["state_dict"].items() if k.startswith(prefix)}
         try:
             tokenizer = Tokenizer(content["tokenizer"].numpy().tobytes())
-            model = Transformer(**content["model"])
+            model = build_model(**content["model"])
             model.load_state_dict(weights)
             translator = cls(model.eval(), tokenizer, content["src"], content["tgt"], **content["decoding"])
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
@@ -111,9 +112,12 @@ class Translator:
         return [Translation(s, h) for s, h in zip(sentences, result, strict=True)]
 
     def attention_maps(self, translation: Translation) -> list[AttentionMap]:
-        """What every layer and head looked at, on the way to the best hypothesis."""
+        """What every layer and head looked at, on the way to the best hypothesis. ValueError without attention."""
         (src,) = self.tokenizer.encode([normalise(translation.source)])
-        return attention_maps(self.model, self.tokenizer, src, translation.best.ids)
+        maps = attention_maps(self.model, self.tokenizer, src, translation.best.ids)
+        if not maps:
+            raise ValueError("this model has no attention to show")
+        return maps
 
     def translate_stream(self, sentences: Iterable[str], **options: Any) -> Iterator[Translation]:
         """`translate` for more sentences than memory should hold; the same options."""

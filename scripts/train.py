@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from mt.data.corpus import prepare
-from mt.model.transformer import Transformer
+from mt.model.build import build_model
 from mt.runs import BEST, LAST, checkpoint_of, run_folder
 from mt.search import check_options
 from mt.training.callbacks import Throughput
@@ -48,7 +48,7 @@ def train(cfg: DictConfig, run: Path, console: Console) -> None:
         if not cfg.callbacks.get(name):
             raise ValueError(f"callbacks.{name} is needed for the test and the report")
     with torch.device("meta"):
-        Transformer(vocab_size=cfg.data.vocab_size, **settings["model"])
+        build_model(vocab_size=cfg.data.vocab_size, **settings["model"])
     precision, reason = (
         choose_precision(cfg.trainer.accelerator) if cfg.precision == "auto" else (cfg.precision, "as told")
     )
@@ -94,6 +94,7 @@ def train(cfg: DictConfig, run: Path, console: Console) -> None:
     summary = write_summary(
         run / "summary.json",
         results,
+        overrides=list(HydraConfig.get().overrides.task),
         parameters=parameters,
         train_seconds=throughput.seconds,
         tokens_per_second=throughput.tokens / throughput.seconds,

@@ -17,6 +17,9 @@ typechecker = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int is a f
 install_import_hook("mt", f"{__name__}.typechecker")  # before anything imports mt
 
 from mt.data.batching import make_batch
+from mt.model.attention_variants import ATTENTION
+from mt.model.encoder_decoder import EncoderDecoder
+from mt.model.recurrent import Recurrent
 from mt.model.transformer import Transformer
 from mt.tokenizer import Tokenizer
 from mt.training.loss import cross_entropy
@@ -44,7 +47,10 @@ PAIRS = [
 
 LEARNT = PAIRS[:40]
 VOCAB_SIZE = 380
-TINY = {"d_model": 24, "num_heads": 3, "d_ff": 48, "encoder_layers": 1, "decoder_layers": 2, "dropout": 0.02}
+TINY = {
+    "architecture": "transformer", "attention": "scaled_dot_product", "positions": "sinusoidal",
+    "d_model": 24, "num_heads": 3, "d_ff": 48, "encoder_layers": 1, "decoder_layers": 2, "dropout": 0.02,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="session")
@@ -52,12 +58,31 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.train([sentence for pair in PAIRS for sentence in pair], VOCAB_SIZE)
 
 
+SIZES = {"d_model": 12, "num_heads": 3, "d_ff": 20, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.4}
+
+
 @pytest.fixture
 def model() -> Transformer:
     """B=2 T=5 S=7 D=12 H=3 and V=19 are pairwise distinct in the tests that use it."""
     torch.manual_seed(0)
-    arguments = {"d_model": 12, "num_heads": 3, "d_ff": 20, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.4}
-    return Transformer(vocab_size=19, **arguments).eval()
+    return Transformer(vocab_size=19, attention="scaled_dot_product", positions="sinusoidal", **SIZES).eval()
+
+
+@pytest.fixture(
+    params=[
+        *(("transformer", attention, "sinusoidal") for attention in ATTENTION),
+        *(("transformer", "scaled_dot_product", positions) for positions in ("learned", "none")),
+        *(("recurrent", attention, "none") for attention in ("additive", "scaled_dot_product", "none")),
+    ],
+    ids="-".join,
+)
+def any_model(request: pytest.FixtureRequest) -> EncoderDecoder:
+    """`model` and everything that can stand in its place, with the same sizes."""
+    architecture, attention, positions = request.param
+    torch.manual_seed(0)
+    if architecture == "transformer":
+        return Transformer(vocab_size=19, attention=attention, positions=positions, **SIZES).eval()
+    return Recurrent(vocab_size=19, attention=attention, d_model=12, num_heads=3, dropout=0.4).eval()
 
 
 @pytest.fixture(scope="session")

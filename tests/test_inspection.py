@@ -33,8 +33,9 @@ def tokenizer() -> Tokenizer:
 def model() -> Transformer:
     torch.manual_seed(0)
     return Transformer(
-        vocab_size=280, d_model=12, num_heads=3, d_ff=16, encoder_layers=2, decoder_layers=2, dropout=0.5
-    )
+        vocab_size=280, attention="scaled_dot_product", positions="sinusoidal",
+        d_model=12, num_heads=3, d_ff=16, encoder_layers=2, decoder_layers=2, dropout=0.5,
+    )  # fmt: skip
 
 
 def drawn(heads: int, queries: int, keys: int, eos: float = 0.0, name: str = CROSS) -> AttentionMap:

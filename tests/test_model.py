@@ -12,13 +12,14 @@ import mt
 from mt.model.attention import AttentionWeights, MultiHeadAttention
 from mt.model.dropout import Dropout
 from mt.model.embedding import Embedding, sinusoidal_positions
+from mt.model.encoder_decoder import EncoderDecoder
 from mt.model.layers import DecoderLayer, EncoderLayer
 from mt.model.transformer import Transformer
 from mt.special_tokens import BOS, EOS, PAD
 from mt.training.loss import cross_entropy
 
 B, T, S, D, H, F_ = 2, 5, 7, 12, 3, 20
-LAYER = {"d_model": D, "num_heads": H, "d_ff": F_, "dropout": 0.0}
+LAYER = {"attention": "scaled_dot_product", "d_model": D, "num_heads": H, "d_ff": F_, "dropout": 0.0}
 TORCH_LAYER = {
     "d_model": D, "nhead": H, "dim_feedforward": F_, "dropout": 0.0, "norm_first": True, "batch_first": True
 }  # fmt: skip
@@ -107,32 +108,32 @@ def test_the_whole_model_equals_torchs_layers_between_one_embedding_and_its_tran
 
 
 @pytest.mark.parametrize("t", range(T - 1))
-def test_a_future_token_never_changes_an_earlier_logit(model: Transformer, t: int) -> None:
+def test_a_future_token_never_changes_an_earlier_logit(any_model: EncoderDecoder, t: int) -> None:
     other = TGT.clone()
     other[:, t + 1 :] = 18
-    before, after = model(SRC, TGT), model(SRC, other)
+    before, after = any_model(SRC, TGT), any_model(SRC, other)
     torch.testing.assert_close(after[:, : t + 1], before[:, : t + 1], atol=1e-6, rtol=0)
     assert (after[:, t + 1] - before[:, t + 1]).abs().amax(dim=-1).min() > 0.05, "the token itself is seen"
 
 
-def test_padding_of_source_target_or_batch_never_changes_a_logit(model: Transformer) -> None:
+def test_padding_of_source_target_or_batch_never_changes_a_logit(any_model: EncoderDecoder) -> None:
     src, tgt = SRC[1:, :4], TGT[1:, :3]
-    alone = model(src, tgt)
+    alone = any_model(src, tgt)
     more_source, more_target = (F.pad(ids, (0, 6), value=PAD) for ids in (src, tgt))
-    for padded in (model(more_source, tgt), model(src, more_target)[:, :3], model(SRC, TGT)[1:, :3]):
+    for padded in (any_model(more_source, tgt), any_model(src, more_target)[:, :3], any_model(SRC, TGT)[1:, :3]):
         torch.testing.assert_close(padded, alone, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_a_row_of_padding_alone_leaves_loss_and_gradients_finite(model: Transformer, dtype: torch.dtype) -> None:
-    model.to(dtype)
+def test_a_row_of_padding_alone_leaves_loss_and_gradients_finite(any_model: EncoderDecoder, dtype: torch.dtype) -> None:
+    any_model.to(dtype)
     src, tgt_in, tgt_out = SRC.clone(), TGT.clone(), TGT.roll(-1, dims=1)
     src[1] = tgt_in[1] = tgt_out[1] = PAD
-    x = model.decode(model.encode(src), src, tgt_in)
-    loss = cross_entropy(x, model.embedding.token.weight, tgt_out, 0.1)
+    x = any_model.decode(any_model.encode(src), src, tgt_in)
+    loss = cross_entropy(x, any_model.embedding.token.weight, tgt_out, 0.1)
     loss.smoothed.backward()
     assert loss.smoothed.isfinite()
-    for name, parameter in model.named_parameters():
+    for name, parameter in any_model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
 
@@ -181,19 +182,19 @@ def test_positions_are_those_of_the_paper(position: int, column: int, expected: 
 
 
 def test_an_embedding_is_scaled_and_has_its_position_added_at_any_length() -> None:
-    embedding = Embedding(vocab_size=19, d_model=D)
+    embedding = Embedding(vocab_size=19, d_model=D, positions="sinusoidal")
     ids = torch.full((1, 5_000), 7)
     expected = embedding.token.weight[7] * math.sqrt(D) + sinusoidal_positions(0, 5_000, D, torch.device("cpu"))
     torch.testing.assert_close(embedding(ids)[0], expected)
     torch.testing.assert_close(embedding(ids[:, :1], start=4_999)[0, 0], expected[4_999])
     with pytest.raises(ValueError, match="d_model=9 is odd"):
-        Embedding(vocab_size=19, d_model=9)
+        Embedding(vocab_size=19, d_model=9, positions="sinusoidal")
 
 
-def test_a_source_longer_than_any_before_is_translated_on(model: Transformer) -> None:
+def test_a_source_longer_than_any_before_is_translated_on(any_model: EncoderDecoder) -> None:
     long = torch.full((1, 1_500), 7)
-    assert model(long, TGT[:1]).isfinite().all()
-    assert model(SRC[:1], long).isfinite().all()
+    assert any_model(long, TGT[:1]).isfinite().all()
+    assert any_model(SRC[:1], long).isfinite().all()
 
 
 def test_dropout_drops_its_share_and_keeps_the_mean() -> None:
@@ -234,10 +235,10 @@ def test_a_number_of_heads_that_does_not_divide_the_width_is_refused_with_both_n
         MultiHeadAttention(d_model=D, num_heads=num_heads, dropout=0.0)
 
 
-def test_the_output_projection_is_the_embedding(model: Transformer) -> None:
-    assert [name for name, p in model.named_parameters() if 19 in p.shape] == ["embedding.token.weight"]
+def test_the_output_projection_is_the_embedding(any_model: EncoderDecoder) -> None:
+    assert [name for name, p in any_model.named_parameters() if 19 in p.shape] == ["embedding.token.weight"]
     x = torch.randn(B, T, D)
-    torch.testing.assert_close(model.logits(x), x @ model.embedding.token.weight.T)
+    torch.testing.assert_close(any_model.logits(x), x @ any_model.embedding.token.weight.T)
 
 
 @pytest.mark.parametrize("src", [SRC[0], SRC[:1], SRC.float()])

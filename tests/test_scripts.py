@@ -10,8 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from rich.cells import cell_len
 
 from mt.data.readers import EVERYDAY
+from mt.model.build import build_model
 
 ROOT = Path(__file__).parents[1]
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
@@ -173,6 +177,37 @@ def assert_measured(results: dict[str, dict[str, float]]) -> None:
     assert results["decoding"]["identical"] == 1
 
 
+VARIANTS = sorted(path.stem for path in (ROOT / "conf" / "variant").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_is_a_model_and_differs_from_the_default_in_one_thing(variant: str) -> None:
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        default, other = (dict(compose("train", [f"variant={name}"]).model) for name in ("default", variant))
+    with torch.device("meta"):
+        build_model(vocab_size=400, **other)
+    if other["architecture"] == "transformer":
+        assert len(default.items() - other.items()) == (variant != "default")
+
+
+def test_the_walkthrough_fits_its_width_and_is_a_page_too(folder: Path, tmp_path: Path) -> None:
+    for columns in ("80", "120"):
+        for checkpoint in ([], ["--checkpoint"]):
+            command = ("scripts/walkthrough.py", "The red house is very big and has a garden.", *checkpoint)
+            lines = output(run(folder, *command, COLUMNS=columns)).splitlines()
+            assert max(map(cell_len, lines)) <= int(columns)
+            titles = [line.split()[0] for line in lines if line.endswith("──")]
+            assert titles == ["Before", *map(str, range(1, 13 if checkpoint else 12))]
+    page = tmp_path / "più.html"
+    assert output(run(folder, "scripts/walkthrough.py", "--html", str(page))) == ""
+    assert "Attention, step by step" in page.read_text(encoding="utf-8")
+    for wrong, message in (
+        (["  "], "the sentence is empty"),
+        (["--checkpoint", "nowhere"], "no checkpoint at nowhere"),
+    ):
+        assert message in refusal(run(folder, "scripts/walkthrough.py", *wrong))
+
+
 def readme_commands() -> list[str]:
     blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     lines = "".join(blocks).replace("\\\n", " ").splitlines()
@@ -214,7 +249,7 @@ def users_files(folder: Path) -> Path:
 @pytest.mark.parametrize("command", readme_commands())
 def test_every_command_of_the_readme_runs(users_files: Path, command: str) -> None:
     """Training in a small size; what needs the hub is composed only."""
-    words = shlex.split(command)[1:]
+    words = shlex.split(command.replace("glob(*)", "default,cosine,parameter_free"))[1:]
     if "benchmark.py" in words[0]:
         overrides = ["model=tiny", "data.batch_tokens=256", f"data.cache_dir='{users_files}/cache'"]
         assert_measured(json.loads(output(run(users_files, *words, "--quick", "--json", *overrides))))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
+from mt.model.encoder_decoder import EncoderDecoder
 from mt.model.transformer import Transformer
 from mt.search import default_max_length, search
 from mt.special_tokens import BOS, EOS, PAD, UNK
@@ -139,23 +140,23 @@ def test_a_beam_of_1_equals_a_greedy_loop_that_recomputes_everything(
     assert {len(ids) < 10 for ids in expected} == {True, False}, "some end, some are cut"
 
 
-def test_a_cached_steps_logits_equal_those_of_the_whole_sequence(model: Transformer) -> None:
+def test_a_cached_steps_logits_equal_those_of_the_whole_sequence(any_model: EncoderDecoder) -> None:
     tgt = torch.tensor([[BOS, 12, 13, 14, 15], [BOS, 16, 17, 18, 4]])
-    whole = model(SRC, tgt)
-    state = model.start(SRC)
+    whole = any_model(SRC, tgt)
+    state = any_model.start(SRC)
     for t, last in enumerate(tgt.T):
-        state, logits = model.step(state, last[:, None])
+        state, logits = any_model.step(state, last[:, None])
         torch.testing.assert_close(logits[:, 0], whole[:, t], atol=1e-5, rtol=1e-5)
 
 
-def test_the_cache_follows_the_hypotheses_that_are_selected(model: Transformer) -> None:
-    state, _ = model.step(model.start(SRC), torch.full((2, 1), BOS))
-    state = model.select(state, torch.tensor([0, 1]), torch.zeros(2, 3, dtype=torch.long))
-    state, _ = model.step(state, torch.tensor([[12, 13, 14], [15, 16, 17]]))
-    state = model.select(state, torch.tensor([1]), torch.tensor([[2, 0, 2]]))  # the first sentence leaves
-    _, logits = model.step(state, torch.tensor([[4, 5, 6]]))
+def test_the_cache_follows_the_hypotheses_that_are_selected(any_model: EncoderDecoder) -> None:
+    state, _ = any_model.step(any_model.start(SRC), torch.full((2, 1), BOS))
+    state = any_model.select(state, torch.tensor([0, 1]), torch.zeros(2, 3, dtype=torch.long))
+    state, _ = any_model.step(state, torch.tensor([[12, 13, 14], [15, 16, 17]]))
+    state = any_model.select(state, torch.tensor([1]), torch.tensor([[2, 0, 2]]))  # the first sentence leaves
+    _, logits = any_model.step(state, torch.tensor([[4, 5, 6]]))
     prefixes = torch.tensor([[BOS, 17, 4], [BOS, 15, 5], [BOS, 17, 6]])
-    torch.testing.assert_close(logits[0], model(SRC[1:].expand(3, -1), prefixes)[:, -1], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(logits[0], any_model(SRC[1:].expand(3, -1), prefixes)[:, -1], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 1.3])

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from mt.data.corpus import Corpus, prepare
+from mt.model.attention_variants import ATTENTION
 from mt.training.callbacks import StopWhenUsedUp, Throughput, Translations
 from mt.training.datamodule import TranslationData
 from mt.training.module import TranslationModule
@@ -23,7 +24,16 @@ PAIRS = [
     ("We don't know.", "Non lo sappiamo."),
     ("It is raining today!", "Oggi piove!"),
 ]
-MODEL = {"d_model": 48, "num_heads": 3, "d_ff": 96, "encoder_layers": 1, "decoder_layers": 2, "dropout": 0.0}
+MODEL = {
+    "architecture": "transformer", "attention": "scaled_dot_product", "positions": "sinusoidal",
+    "d_model": 48, "num_heads": 3, "d_ff": 96, "encoder_layers": 1, "decoder_layers": 2, "dropout": 0.0,
+}  # fmt: skip
+RECURRENT = {"architecture": "recurrent", "attention": "additive", "d_model": 48, "num_heads": 1, "dropout": 0.0}
+OTHERS = [
+    *({**MODEL, "attention": name} for name in ATTENTION if name != MODEL["attention"]),
+    *({**MODEL, "positions": name} for name in ("learned", "none")),
+    {**RECURRENT, "attention": "none"},
+]
 
 
 @pytest.fixture(scope="module")
@@ -45,11 +55,18 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     )
 
 
-def make(corpus: Corpus, folder: Path, batch_tokens: int = 60, dropout: float = 0.0, **trainer: Any) -> Any:
+def make(
+    corpus: Corpus,
+    folder: Path,
+    batch_tokens: int = 60,
+    dropout: float = 0.0,
+    model: dict[str, Any] = MODEL,
+    **trainer: Any,
+) -> Any:
     """A trainer, a module and its data, as scripts/train.py puts them together."""
     L.seed_everything(7, verbose=False)
     module = TranslationModule(
-        model={**MODEL, "dropout": dropout},
+        model={**model, "dropout": dropout},
         tokenizer=corpus.tokenizer,
         src="en",
         tgt="it",
@@ -91,10 +108,15 @@ def weights(module: TranslationModule) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in module.model.state_dict().items()}
 
 
+@pytest.mark.parametrize(
+    "model",
+    [MODEL, RECURRENT, *(pytest.param(other, marks=pytest.mark.slow) for other in OTHERS)],
+    ids=lambda m: f"{m['architecture']}-{m['attention']}-{m.get('positions')}",
+)
 def test_six_pairs_are_learnt_by_heart_and_translated_from_the_reloaded_checkpoint(
-    corpus: Corpus, tmp_path: Path
+    corpus: Corpus, tmp_path: Path, model: dict[str, Any]
 ) -> None:
-    trainer, module, data = make(corpus, tmp_path, max_steps=250)
+    trainer, module, data = make(corpus, tmp_path, model=model, max_steps=250)
     trainer.fit(module, data)
     translator = Translator.load(tmp_path / "last.ckpt")
     assert [t.text for t in translator.translate([src for src, _ in PAIRS])] == [tgt for _, tgt in PAIRS]

@@ -91,7 +91,7 @@ def _title(name: str) -> str:
     """decoder.layers.0.cross_attention in words."""
     if found := re.search(r"(encoder|decoder)\.layers\.(\d+)\.(self|cross)_attention$", name):
         return f"{found[1].capitalize()} layer {int(found[2]) + 1}, {found[3]}-attention"
-    return "Attention"
+    return "Attention over the source" if attention_kind(name) == "cross" else "Attention"
 
 
 def _draw(labels: AttentionMap, panels: Float[Tensor, "P Q K"], names: list[str], lines: list[str]) -> Figure:

@@ -59,10 +59,13 @@ class MultiHeadAttention(nn.Module):
         mask: Bool[Tensor, "#B #Q K"],
     ) -> Float[Tensor, "B Q D"]:
         q = self._split(self.query(queries))
-        scores = torch.einsum("bqhe,bkhe->bhqk", q, k) / math.sqrt(q.shape[-1])
-        weights = self.dropout(self.weights(scores, mask))
+        weights = self.dropout(self.weights(self.scores(q, k), mask))
         context = torch.einsum("bhqk,bkhe->bqhe", weights, v)
         return self.output(context.flatten(start_dim=2))
+
+    def scores(self, q: Float[Tensor, "B Q H E"], k: Float[Tensor, "B K H E"]) -> Float[Tensor, "B H Q K"]:
+        """How well a key answers a query. `mt.model.attention_variants` has other ways to say it."""
+        return torch.einsum("bqhe,bkhe->bhqk", q, k) / math.sqrt(q.shape[-1])
 
     def _split(self, x: Float[Tensor, "B Q D"]) -> Float[Tensor, "B Q H E"]:
         return x.unflatten(-1, (self.num_heads, -1))

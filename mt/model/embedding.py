@@ -1,4 +1,4 @@
-"""Token embeddings and the sinusoidal positions that are added to them (Vaswani et al. 2017, sections 3.4, 3.5)."""
+"""Token embeddings and the positions that are added to them (Vaswani et al. 2017, sections 3.4, 3.5)."""
 
 import math
 from functools import lru_cache
@@ -18,19 +18,55 @@ def sinusoidal_positions(start: int, end: int, d_model: int, device: torch.devic
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(start_dim=1)
 
 
-class Embedding(nn.Module):
-    """Token embedding · √D + position. Its matrix is also the output projection (Press & Wolf 2017)."""
-
-    def __init__(self, *, vocab_size: int, d_model: int) -> None:
+class SinusoidalPositions(nn.Module):
+    def __init__(self, d_model: int) -> None:
         super().__init__()
         if d_model % 2:
             raise ValueError(f"d_model={d_model} is odd: sine and cosine positions come in pairs")
+        self.d_model = d_model
+
+    def forward(self, start: int, end: int, device: torch.device) -> Float[Tensor, "T D"]:
+        return sinusoidal_positions(start, end, self.d_model, device)
+
+
+class LearnedPositions(nn.Module):
+    """A vector for each of the first 512 positions (Gehring et al. 2017); all later ones share the last."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(512, d_model)
+        nn.init.normal_(self.table.weight, std=0.02)  # next to nothing where training never comes
+
+    def forward(self, start: int, end: int, device: torch.device) -> Float[Tensor, "T D"]:
+        return self.table(torch.arange(start, end, device=device).clamp(max=self.table.num_embeddings - 1))
+
+
+class NoPositions(nn.Module):
+    """Attention alone sees a set; a recurrent layer, or the causal mask, still tells some order."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.d_model = d_model
+
+    def forward(self, start: int, end: int, device: torch.device) -> Float[Tensor, "T D"]:
+        return torch.zeros(end - start, self.d_model, device=device)
+
+
+POSITIONS = {"sinusoidal": SinusoidalPositions, "learned": LearnedPositions, "none": NoPositions}
+
+
+class Embedding(nn.Module):
+    """Token embedding · √D + position. Its matrix is also the output projection (Press & Wolf 2017)."""
+
+    def __init__(self, *, vocab_size: int, d_model: int, positions: str) -> None:
+        super().__init__()
+        if positions not in POSITIONS:
+            raise ValueError(f"positions={positions} is none of {', '.join(POSITIONS)}")
         self.token = nn.Embedding(vocab_size, d_model)
         nn.init.normal_(self.token.weight, std=d_model**-0.5)
+        self.positions = POSITIONS[positions](d_model)
 
     def forward(self, ids: Int[Tensor, "B T"], start: int = 0) -> Float[Tensor, "B T D"]:
         """start: the position of the first column."""
-        d_model = self.token.embedding_dim
-        positions = sinusoidal_positions(start, start + ids.shape[1], d_model, ids.device)
-        tokens = self.token(ids) * math.sqrt(d_model)
-        return tokens + positions.to(tokens.dtype)
+        tokens = self.token(ids) * math.sqrt(self.token.embedding_dim)
+        return tokens + self.positions(start, start + ids.shape[1], ids.device).to(tokens.dtype)

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from mt.model.attention import MultiHeadAttention
+from mt.model.attention_variants import make_attention
 from mt.model.dropout import Dropout
 
 
@@ -30,10 +30,10 @@ class FeedForward(nn.Sequential):
 class EncoderLayer(nn.Module):
     """Every source position looks at every source position, then thinks for itself."""
 
-    def __init__(self, *, d_model: int, num_heads: int, d_ff: int, dropout: float) -> None:
+    def __init__(self, *, attention: str, d_model: int, num_heads: int, d_ff: int, dropout: float) -> None:
         super().__init__()
         self.self_attention_norm = nn.LayerNorm(d_model)
-        self.self_attention = MultiHeadAttention(d_model=d_model, num_heads=num_heads, dropout=dropout)
+        self.self_attention = make_attention(attention, d_model=d_model, num_heads=num_heads, dropout=dropout)
         self.feed_forward_norm = nn.LayerNorm(d_model)
         self.feed_forward = FeedForward(d_model=d_model, d_ff=d_ff, dropout=dropout)
         self.dropout = Dropout(dropout)
@@ -47,12 +47,12 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Every target position looks back at the target, then at the source, then thinks for itself."""
 
-    def __init__(self, *, d_model: int, num_heads: int, d_ff: int, dropout: float) -> None:
+    def __init__(self, *, attention: str, d_model: int, num_heads: int, d_ff: int, dropout: float) -> None:
         super().__init__()
         self.self_attention_norm = nn.LayerNorm(d_model)
-        self.self_attention = MultiHeadAttention(d_model=d_model, num_heads=num_heads, dropout=dropout)
+        self.self_attention = make_attention(attention, d_model=d_model, num_heads=num_heads, dropout=dropout)
         self.cross_attention_norm = nn.LayerNorm(d_model)
-        self.cross_attention = MultiHeadAttention(d_model=d_model, num_heads=num_heads, dropout=dropout)
+        self.cross_attention = make_attention(attention, d_model=d_model, num_heads=num_heads, dropout=dropout)
         self.feed_forward_norm = nn.LayerNorm(d_model)
         self.feed_forward = FeedForward(d_model=d_model, d_ff=d_ff, dropout=dropout)
         self.dropout = Dropout(dropout)

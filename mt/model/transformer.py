@@ -10,15 +10,19 @@ from torch import Tensor, nn
 
 from mt.model.dropout import Dropout
 from mt.model.embedding import Embedding
+from mt.model.encoder_decoder import EncoderDecoder
 from mt.model.layers import DecoderLayer, EncoderLayer, KeysValues
 from mt.model.masks import causal_mask, padding_mask
 
 
 class Encoder(nn.Module):
-    def __init__(self, *, num_layers: int, d_model: int, num_heads: int, d_ff: int, dropout: float) -> None:
+    def __init__(
+        self, *, num_layers: int, attention: str, d_model: int, num_heads: int, d_ff: int, dropout: float
+    ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
-            EncoderLayer(d_model=d_model, num_heads=num_heads, d_ff=d_ff, dropout=dropout) for _ in range(num_layers)
+            EncoderLayer(attention=attention, d_model=d_model, num_heads=num_heads, d_ff=d_ff, dropout=dropout)
+            for _ in range(num_layers)
         )
         self.norm = nn.LayerNorm(d_model)
 
@@ -29,10 +33,13 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    def __init__(self, *, num_layers: int, d_model: int, num_heads: int, d_ff: int, dropout: float) -> None:
+    def __init__(
+        self, *, num_layers: int, attention: str, d_model: int, num_heads: int, d_ff: int, dropout: float
+    ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
-            DecoderLayer(d_model=d_model, num_heads=num_heads, d_ff=d_ff, dropout=dropout) for _ in range(num_layers)
+            DecoderLayer(attention=attention, d_model=d_model, num_heads=num_heads, d_ff=d_ff, dropout=dropout)
+            for _ in range(num_layers)
         )
         self.norm = nn.LayerNorm(d_model)
 
@@ -82,8 +89,8 @@ class DecoderState:
     src_mask: Bool[Tensor, "B 1 S"]
 
 
-class Transformer(nn.Module):
-    """Pre-norm, sinusoidal positions, one matrix for source and target embedding and output projection.
+class Transformer(EncoderDecoder):
+    """Pre-norm; one matrix for source and target embedding and output projection.
 
     Masks are made here from the ids, so no caller can get one wrong.
     """
@@ -92,6 +99,8 @@ class Transformer(nn.Module):
         self,
         *,
         vocab_size: int,
+        attention: str,
+        positions: str,
         d_model: int,
         num_heads: int,
         d_ff: int,
@@ -104,21 +113,27 @@ class Transformer(nn.Module):
         for name, size in {**sizes, "encoder_layers": encoder_layers, "decoder_layers": decoder_layers}.items():
             if size < 1:
                 raise ValueError(f"{name}={size} is less than 1")
-        self.embedding = Embedding(vocab_size=vocab_size, d_model=d_model)
+        self.embedding = Embedding(vocab_size=vocab_size, d_model=d_model, positions=positions)
         self.dropout = Dropout(dropout)
         self.encoder = Encoder(
-            num_layers=encoder_layers, d_model=d_model, num_heads=num_heads, d_ff=d_ff, dropout=dropout
+            num_layers=encoder_layers,
+            attention=attention,
+            d_model=d_model,
+            num_heads=num_heads,
+            d_ff=d_ff,
+            dropout=dropout,
         )
         self.decoder = Decoder(
-            num_layers=decoder_layers, d_model=d_model, num_heads=num_heads, d_ff=d_ff, dropout=dropout
+            num_layers=decoder_layers,
+            attention=attention,
+            d_model=d_model,
+            num_heads=num_heads,
+            d_ff=d_ff,
+            dropout=dropout,
         )
         for parameter in [*self.encoder.parameters(), *self.decoder.parameters()]:
             if parameter.dim() > 1:
                 nn.init.xavier_uniform_(parameter)
-
-    def forward(self, src: Int[Tensor, "B S"], tgt_in: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
-        """Logits of the piece that follows each piece of tgt_in, which begins with BOS."""
-        return self.logits(self.decode(self.encode(src), src, tgt_in))
 
     def encode(self, src: Int[Tensor, "B S"]) -> Float[Tensor, "B S D"]:
         return self.encoder(self.dropout(self.embedding(src)), padding_mask(src))
@@ -129,26 +144,18 @@ class Transformer(nn.Module):
         tgt_mask = causal_mask(tgt_in.shape[1], tgt_in.device)
         return self.decoder(self.dropout(self.embedding(tgt_in)), memory, tgt_mask, padding_mask(src))
 
-    def logits(self, x: Float[Tensor, "*T D"]) -> Float[Tensor, "*T V"]:
-        return nn.functional.linear(x, self.embedding.token.weight)
-
     def start(self, src: Int[Tensor, "B S"]) -> DecoderState:
-        """The state before the first step, with one hypothesis a sentence."""
         memory = self.decoder.project(self.encode(src))
         empty = tuple(KeysValues(keys[:, :0], values[:, :0]) for keys, values in memory)
         return DecoderState(length=0, width=1, past=empty, memory=memory, src_mask=padding_mask(src))
 
     def step(self, state: DecoderState, last: Int[Tensor, "B W"]) -> tuple[DecoderState, Float[Tensor, "B W V"]]:
-        """Logits of the piece that follows `last`, the newest piece of every hypothesis (BOS at first)."""
         x = self.embedding(last.flatten()[:, None], start=state.length).view(*last.shape, -1)
         x, past = self.decoder.step(x, state.past, state.memory, state.src_mask)
         return replace(state, length=state.length + 1, past=past), self.logits(x)
 
     def select(self, state: DecoderState, sentences: Int[Tensor, "B"], parents: Int[Tensor, "B W"]) -> DecoderState:
-        """The state whose sentence i is the old `sentences[i]`, and its hypothesis j the old `parents[i, j]`.
-
-        What stays as it is is not copied.
-        """
+        """What stays as it is is not copied."""
         hypotheses = (sentences[:, None] * state.width + parents).flatten()
         past, memory, src_mask = state.past, state.memory, state.src_mask
         if not _is_identity(hypotheses, state.width * len(src_mask)):

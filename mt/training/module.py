@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from mt.data.batching import Batch
-from mt.model.transformer import Transformer
+from mt.model.build import build_model
 from mt.tokenizer import Tokenizer
 from mt.training.loss import Loss, cross_entropy
 from mt.training.schedule import learning_rate_factor, progress
@@ -16,7 +16,7 @@ from mt.translator import FORMAT, Translator
 
 
 class TranslationModule(L.LightningModule):
-    """Trains a Transformer on batches of pairs."""
+    """Trains a model on batches of pairs."""
 
     def __init__(
         self,
@@ -33,10 +33,10 @@ class TranslationModule(L.LightningModule):
         beta2: float,
         label_smoothing: float,
     ) -> None:
-        """model: Transformer's arguments but vocab_size. corpus: its fingerprint. decoding: beam and length_penalty."""
+        """model: build_model's arguments but vocab_size. corpus: its fingerprint. decoding: beam and length_penalty."""
         super().__init__()
         arguments = {"vocab_size": len(tokenizer), **model}
-        self.model = Transformer(**arguments)
+        self.model = build_model(**arguments)
         self.translator = Translator(self.model, tokenizer, src, tgt, **decoding)
         self.learning_rate = learning_rate
         self.warmup_steps = warmup_steps

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mt.data.corpus import Report
-from mt.training.scores import Scores, score
+from mt.training.scores import Scores, chrf_by_length, score
 from mt.translator import Translation, Translator
 
 
@@ -58,7 +58,9 @@ def write_summary(path: Path, results: dict[str, Evaluation], **values: Any) -> 
     for split, result in results.items():
         named = asdict(result.scores)
         signature = {"bleu": named.pop("bleu_signature"), "chrf": named.pop("chrf_signature")}
-        summary[split] = {**named, "signature": signature}
+        sources, found = [t.source for t in result.translations], [t.text for t in result.translations]
+        by_length = chrf_by_length(sources, found, result.references)
+        summary[split] = {**named, "chrf_by_length": by_length, "signature": signature}
     summary.update(values)
     path.write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return summary

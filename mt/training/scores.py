@@ -36,3 +36,17 @@ def score(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Sco
         chrf_signature=str(chrf.get_signature()),
         sentences=len(hypotheses),
     )
+
+
+LENGTHS = {"1-5": range(1, 6), "6-8": range(6, 9), "9+": range(9, 10**9)}
+"""Words of a source sentence."""
+
+
+def chrf_by_length(sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+    """chrF of the short, the middling and the long sentences alone; a group without sentences is left out."""
+    result = {}
+    for name, words in LENGTHS.items():
+        rows = [i for i, source in enumerate(sources) if len(source.split()) in words]
+        if rows:
+            result[name] = score([hypotheses[i] for i in rows], [[references[i]] for i in rows]).chrf
+    return result

@@ -1,0 +1,32 @@
+"""Compare runs.
+
+python scripts/compare.py runs/2026-11-29_18-30-00                  (a sweep's folder: all its runs)
+python scripts/compare.py runs/FIRST runs/SECOND --figure chart.png
+
+A run is named by the overrides in which it differs from the others; the table is Markdown.
+"""
+
+import argparse
+import sys
+
+from mt.training.comparison import comparison_figure, comparison_table, read_runs
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="*", default=["runs"], help="folders of runs or sweeps; default: runs")
+    parser.add_argument("--figure", metavar="FILE", help="a chart; its ending decides the format")
+    args = parser.parse_args()
+
+    runs = read_runs(args.runs)
+    print(comparison_table(runs))
+    if args.figure:
+        comparison_figure(runs).savefig(args.figure)
+        print(f"chart {args.figure}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (ValueError, OSError) as error:
+        sys.exit(f"compare.py: {error}")
