@@ -1,6 +1,6 @@
 """Attention through training: a frame a validation in the run's folder, and the page that shows them one after another.
 
-A frame is a JSON file, film/<step>.json, whose weights are bytes (a 255th each) in base64: some 20 kB.
+A frame is a JSON file, film/<step>.json, whose weights are bytes (a 255th each) in base64: some 50 kB.
 """
 
 import base64
@@ -16,7 +16,8 @@ from mt.inspection.heads import Scoreboard
 from mt.inspection.words import words_of
 
 TEMPLATE = Path(__file__).with_name("attention_page.html")
-KINDS = ("cross", "encoder", "decoder")
+SIDES = {"encoder": ("source", "source"), "decoder": ("produced", "read"), "cross": ("produced", "source")}
+"""Whose pieces are a map's queries and keys, by kind."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +70,12 @@ def attention_page(title: str, frames: Sequence[dict[str, Any]]) -> str:
 def _scene(scene: Scene) -> dict[str, Any]:
     words = [asdict(word) for word in scene.words]
     texts = {"source": scene.source, "target": scene.target, "translation": scene.translation}
-    return {**texts, "score": scene.score, "words": words, "maps": [_map(m) for m in scene.maps]}
-
-
-def _map(m: AttentionMap) -> dict[str, Any]:
-    sides = {
-        side: {"pieces": pieces, **words_of(pieces)._asdict()}
-        for side, pieces in (("queries", m.queries), ("keys", m.keys))
-    }
-    weights = (m.weights * 255).round().byte().numpy().tobytes()
-    shape = {"heads": len(m.weights), "name": m.name, "kind": attention_kind(m.name)}
-    return {**shape, **sides, "weights": base64.b64encode(weights).decode()}
+    maps, sides = [], {}
+    for m in scene.maps:
+        kind = attention_kind(m.name)
+        for side, pieces in zip(SIDES[kind], (m.queries, m.keys), strict=True):
+            sides[side] = {"pieces": pieces, **words_of(pieces)._asdict()}
+        weights = (m.weights * 255).round().byte().numpy().tobytes()
+        maps.append({"kind": kind, "heads": len(m.weights), "weights": base64.b64encode(weights).decode()})
+    words = [asdict(word) for word in scene.words]
+    return {**texts, "score": scene.score, "words": words, "sides": sides, "maps": maps}
