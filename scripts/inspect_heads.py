@@ -3,7 +3,7 @@
 python scripts/inspect_heads.py [--checkpoint PATH] [--figure FILE.png] [--json]
 
 Beside the alignment error rate: how widely a head looks, what share of it lies on the source's end, whether it reads
-along, and what chrF loses on the test sentences of `everyday` when it is switched off.
+along, and what chrF loses on the same sentences when it is switched off.
 """
 
 import argparse
@@ -14,7 +14,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from mt.data.readers import everyday
 from mt.inspection.alignment import aligned_pairs, baseline_aer
 from mt.inspection.heads import score_heads
 from mt.inspection.heads_report import heads_table, save_heads_figure
@@ -34,9 +33,10 @@ def main() -> None:
     checkpoint = checkpoint_of(args.checkpoint, BEST) if args.checkpoint else newest_checkpoint()
     translator = Translator.load(checkpoint, args.device)
     print(f"checkpoint {checkpoint}", file=sys.stderr)
-    board = score_heads(translator.model, translator.tokenizer, aligned_pairs(translator.src, translator.tgt))
+    aligned = aligned_pairs(translator.src, translator.tgt)
+    board = score_heads(translator.model, translator.tokenizer, aligned)
     baseline = baseline_aer(translator.src, translator.tgt)
-    drops = chrf_drops(translator, *everyday("test", translator.src, translator.tgt))
+    drops = chrf_drops(translator, [pair.src for pair in aligned], [pair.tgt for pair in aligned])
     if args.figure:
         save_heads_figure(board, drops, baseline, Path(args.figure))
         print(f"figure {args.figure}", file=sys.stderr)
