@@ -52,6 +52,16 @@ def test_an_alternative_is_a_whole_word_with_the_probability_that_the_model_give
     assert other.share >= probability(translator, src, ids, 0) * 0.999
 
 
+def test_a_word_and_its_alternatives_exclude_each_other_even_where_they_begin_alike(
+    translator: Translator, tokenizer: Tokenizer
+) -> None:
+    src, tgt = tokenizer.encode([LEARNT[0][0], LEARNT[35][1]])  # a translation of something else: improbable pieces
+    words = explain_words(translator.model, tokenizer, src, tgt)
+    assert min(word.probability for word in words) < 0.1
+    for word in words:
+        assert word.probability + sum(other.share for other in word.alternatives) <= 1.001
+
+
 def test_sources_are_the_words_with_the_most_weight(translator: Translator) -> None:
     explanation = translator.explain("You sell his guitar.")
     for word in explanation.words:
