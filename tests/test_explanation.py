@@ -5,7 +5,8 @@ import pytest
 import torch
 from conftest import LEARNT
 
-from mt.inspection.explanation import explain_words
+from mt.inspection.explanation import _alternatives, _next, explain_words
+from mt.inspection.words import words_of
 from mt.special_tokens import BOS, EOS
 from mt.tokenizer import Tokenizer
 from mt.training.module import TranslationModule
@@ -52,14 +53,22 @@ def test_an_alternative_is_a_whole_word_with_the_probability_that_the_model_give
     assert other.share >= probability(translator, src, ids, 0) * 0.999
 
 
-def test_a_word_and_its_alternatives_exclude_each_other_even_where_they_begin_alike(
+def test_an_alternative_has_the_probability_of_all_its_pieces_even_where_it_begins_as_the_word_does(
     translator: Translator, tokenizer: Tokenizer
 ) -> None:
     src, tgt = tokenizer.encode([LEARNT[0][0], LEARNT[35][1]])  # a translation of something else: improbable pieces
-    words = explain_words(translator.model, tokenizer, src, tgt)
-    assert min(word.probability for word in words) < 0.1
-    for word in words:
-        assert word.probability + sum(other.share for other in word.alternatives) <= 1.001
+    of = words_of(tokenizer.pieces([*tgt, EOS])).of
+    (log_probs,) = _next(translator.model, src, [tgt])
+    alternatives = _alternatives(translator.model, tokenizer, src, tgt, log_probs, of)
+    starts = [of.index(a.place) for a in alternatives]
+    alike = [
+        (a, start)
+        for a, start in zip(alternatives, starts, strict=True)
+        if a.ids[start : start + 1] == tgt[start : start + 1]
+    ]
+    for a, start in alike[:4]:
+        assert math.exp(a.log_probability) == pytest.approx(probability(translator, src, a.ids, start), rel=1e-2)
+    assert alike
 
 
 def test_sources_are_the_words_with_the_most_weight(translator: Translator) -> None:
