@@ -11,6 +11,9 @@ import torch
 from mt.data.batching import pad
 from mt.data.cleaning import normalise
 from mt.inspection.attention_maps import AttentionMap, attention_maps
+from mt.inspection.explanation import ExplainedWord, explain_words
+from mt.inspection.film import Scene
+from mt.inspection.words import words_of
 from mt.model.build import build_model
 from mt.model.encoder_decoder import EncoderDecoder
 from mt.model.evaluating import evaluating
@@ -36,6 +39,49 @@ class Translation:
     @property
     def best(self) -> Hypothesis:
         return self.hypotheses[0][1]
+
+
+@dataclass(frozen=True)
+class Parting:
+    """Where the best hypothesis left the path of greedy search."""
+
+    place: int
+    """The first word that differs, counted from 0."""
+    word: str
+    greedy_word: str
+    greedy: str
+    """The whole greedy translation."""
+    log_probability: float
+    """Of the best hypothesis; a beam finds what begins worse and ends better."""
+    greedy_log_probability: float
+
+
+@dataclass(frozen=True)
+class Explanation:
+    translation: Translation
+    words: list[ExplainedWord]
+    """Of the best hypothesis; the last one is </s>. None for a blank source."""
+    parting: Parting | None
+    """None where greedy search finds the same."""
+    ending: str
+    """Why it ended, as a sentence."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What there is to say beside the words, in sentences."""
+        if not self.words:
+            return [self.ending]
+        if (p := self.parting) is None:
+            return ["Greedy search finds the same.", self.ending]
+        if p.log_probability >= p.greedy_log_probability:
+            reason = "the beam kept both, and its whole is more probable"
+        else:
+            reason = "its whole is less probable, but scores better for its length"
+        parted = (
+            f"Greedy search had {p.greedy_word!r} in place of word {p.place + 1}, {p.word!r}, and ends with: {p.greedy}"
+        )
+        sums = f"log-probability {p.log_probability:.2f} against {p.greedy_log_probability:.2f}"
+        return [parted, f"The best hypothesis is another: {reason} ({sums}).", self.ending]
 
 
 @dataclass(frozen=True)
@@ -119,6 +165,40 @@ class Translator:
             raise ValueError("this model has no attention to show")
         return maps
 
+    def scenes(self, sentence: str, **options: Any) -> list[Scene]:
+        """For `attention_page`: the finished hypotheses of a beam, each with its maps and the reasons of its words."""
+        beam = options.get("beam") or self.beam
+        (translation,) = self.translate([sentence], **{**options, "nbest": beam})
+        (src,) = self.tokenizer.encode([normalise(sentence)])
+        return [
+            Scene(
+                source=sentence,
+                target=text,
+                maps=attention_maps(self.model, self.tokenizer, src, hypothesis.ids),
+                score=hypothesis.score,
+                words=explain_words(self.model, self.tokenizer, src, hypothesis.ids),
+            )
+            for text, hypothesis in translation.hypotheses
+        ]
+
+    def explain(self, sentence: str, **options: Any) -> Explanation:
+        """`translate` for one sentence, and why: each word's probability, sources and alternatives, and the end."""
+        (translation,) = self.translate([sentence], **options)
+        if not normalise(sentence):
+            return Explanation(translation, [], None, "The source is blank.")
+        (greedy,) = self.translate([sentence], **{**options, "beam": 1, "nbest": 1})
+        (src,) = self.tokenizer.encode([normalise(sentence)])
+        words = explain_words(self.model, self.tokenizer, src, translation.best.ids)
+        return Explanation(translation, words, self._parting(translation, greedy), _ending(translation, words[-1]))
+
+    def _parting(self, translation: Translation, greedy: Translation) -> Parting | None:
+        names, greedy_names = (words_of(self.tokenizer.pieces([*t.best.ids, EOS])).names for t in (translation, greedy))
+        if names == greedy_names:
+            return None
+        place = next(i for i, pair in enumerate(zip(names, greedy_names, strict=False)) if pair[0] != pair[1])
+        sums = translation.best.log_probability, greedy.best.log_probability
+        return Parting(place, names[place], greedy_names[place], greedy.text, *sums)
+
     def translate_stream(self, sentences: Iterable[str], **options: Any) -> Iterator[Translation]:
         """`translate` for more sentences than memory should hold; the same options."""
         if isinstance(sentences, str):
@@ -126,6 +206,18 @@ class Translator:
         sentences = iter(sentences)
         while chunk := list(itertools.islice(sentences, CHUNK)):
             yield from self.translate(chunk, **options)
+
+
+def _ending(translation: Translation, end: ExplainedWord) -> str:
+    if translation.best.cut:
+        return f"It was cut at {len(translation.best.ids) + 1} pieces, the longest that is allowed."
+    other = end.alternatives[0]
+    if end.probability >= other.share:
+        return f"Its end was the most probable next piece ({end.probability:.0%})."
+    return (
+        f"Its end had {end.probability:.0%} where {other.word!r} had {other.share:.0%}, "
+        "but no longer translation that the beam kept scores better."
+    )
 
 
 def _batches(rows: Iterable[int], ids: Sequence[Sequence[int]], batch_size: int) -> Iterator[list[int]]:

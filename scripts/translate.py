@@ -11,10 +11,12 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any, TextIO
 
 from mt.runs import BEST, checkpoint_of, newest_checkpoint
-from mt.translator import Translation, Translator
+from mt.translator import Explanation, Translation, Translator
 
 
 def arguments() -> argparse.Namespace:
@@ -31,8 +33,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda, cuda:1, mps")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument(
-        "--attention", metavar="terminal|FILE.png", help="what each piece of one sentence's translation looked at"
+        "--attention",
+        metavar="terminal|FILE",
+        help="what each piece of one sentence's translation looked at: here, as a picture (.png, .svg, ...) "
+        "or as a page with every head and the alternatives (.html)",
     )
+    parser.add_argument("--explain", action="store_true", help="why each word, and why the translation ended")
     args = parser.parse_args()
     if args.sentences and args.input:
         parser.error("sentences or --input, not both")
@@ -54,14 +60,29 @@ def source_lines(args: argparse.Namespace) -> Iterator[str]:
             yield line.rstrip(b"\r\n").decode("utf-8", errors="replace")
 
 
-def lines_of(translation: Translation, args: argparse.Namespace) -> str:
+def lines_of(translation: Translation, explanation: Explanation | None, args: argparse.Namespace) -> str:
     if args.json:
         nbest = [{"translation": text, "score": h.score, "cut": h.cut} for text, h in translation.hypotheses]
-        return json.dumps({"source": translation.source, **nbest[0], "nbest": nbest}, ensure_ascii=False)
+        content = {"source": translation.source, **nbest[0], "nbest": nbest}
+        if explanation:
+            content["explanation"] = {
+                "words": [asdict(word) for word in explanation.words],
+                "parting": explanation.parting and asdict(explanation.parting),
+                "ending": explanation.ending,
+            }
+        return json.dumps(content, ensure_ascii=False)
     return "\n".join(text for text, _ in translation.hypotheses)
 
 
-def show_attention(translator: Translator, translation: Translation, where: str) -> None:
+def show_explanation(explanation: Explanation, file: TextIO) -> None:
+    from rich.console import Console
+
+    from mt.inspection.terminal import explanation_table
+
+    Console(file=file).print(explanation_table(explanation.words, explanation.notes))
+
+
+def show_attention(translator: Translator, translation: Translation, where: str, options: dict[str, Any]) -> None:
     maps = translator.attention_maps(translation)
     if where == "terminal":
         from rich.console import Console
@@ -70,6 +91,12 @@ def show_attention(translator: Translator, translation: Translation, where: str)
 
         console = Console()
         console.print(terminal_map(maps, console.width))
+    elif Path(where).suffix.lower() == ".html":
+        from mt.inspection.film import attention_page, frame
+
+        scenes = translator.scenes(translation.source, **options)
+        Path(where).write_text(attention_page(translation.source, [frame(None, scenes, None)]), encoding="utf-8")
+        print(f"attention {where}", file=sys.stderr)
     else:
         from mt.inspection.figures import save_attention_figure
 
@@ -91,16 +118,19 @@ def main() -> None:
         print("A sentence a line; an empty one, or Ctrl-D, ends.", file=sys.stderr)
     lines = iter(read_line, "") if interactive else source_lines(args)
     translations: Iterator[Translation]
-    if interactive or args.attention:
+    if interactive or args.attention or args.explain:
         translations = (translator.translate([line], **options)[0] for line in lines)
     else:
         translations = translator.translate_stream(lines, **options)
 
     with Path(args.output).open("w", encoding="utf-8", newline="\n") if args.output else nullcontext(sys.stdout) as out:
         for translation in translations:
-            print(lines_of(translation, args), file=out, flush=True)
+            explanation = translator.explain(translation.source, **options) if args.explain else None
+            print(lines_of(translation, explanation, args), file=out, flush=True)
+            if explanation and not args.json:
+                show_explanation(explanation, out)
             if args.attention:
-                show_attention(translator, translation, args.attention)
+                show_attention(translator, translation, args.attention, options)
 
 
 def read_line() -> str:

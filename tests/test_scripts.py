@@ -78,6 +78,7 @@ def test_tensorboard_gets_scalars_translations_pictures_and_hyperparameters(fold
         "train/tokens_per_second",
     } <= scalars
     assert {"val/loss", "val/perplexity", "val/chrf", "val/bleu", "test/bleu", "test/chrf"} <= scalars
+    assert {"heads/aer/mean", "heads/aer/layer_1_head_2", "heads/entropy/layer_1_head_1"} <= scalars
     images = events.Tags()["images"]
     kinds = ("encoder.layers.0.self_attention", "decoder.layers.0.self_attention", "decoder.layers.0.cross_attention")
     for kind in kinds:
@@ -115,6 +116,33 @@ def test_attention_is_shown_in_the_terminal_and_as_a_picture(folder: Path) -> No
     assert "</s>" in output(run(folder, "scripts/translate.py", "--attention", "terminal", "Good morning."))
     output(run(folder, "scripts/translate.py", "--attention", "map.png", "Good morning."))
     assert (folder / "map.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_attention_and_its_film_are_shown_as_pages(folder: Path) -> None:
+    output(run(folder, "scripts/translate.py", "--attention", "map.html", "Good morning."))
+    assert "Good morning." in (folder / "map.html").read_text(encoding="utf-8")
+    (page,) = output(run(folder, "scripts/attention_page.py")).splitlines()
+    assert '"step": 3' in (folder / page).read_text(encoding="utf-8")
+    assert "no film" in refusal(run(folder, "scripts/attention_page.py", "."))
+
+
+def test_a_translation_is_explained_on_the_terminal_and_as_json(folder: Path) -> None:
+    out = output(run(folder, "scripts/translate.py", "--explain", "--max-length", "4", "Good morning.", ""))
+    assert "looked at" in out and "or else" in out and "cut at 4 pieces" in out and "blank" in out
+    out = output(run(folder, "scripts/translate.py", "--explain", "--json", "--max-length", "4", "Good morning."))
+    explanation = json.loads(out)["explanation"]
+    assert explanation["words"][-1]["word"] == "</s>" and "cut" in explanation["ending"]
+    assert set(explanation["words"][0]) == {"word", "probability", "sources", "alternatives"}
+
+
+def test_heads_are_scored_as_a_table_as_json_and_as_a_picture(folder: Path) -> None:
+    out = output(run(folder, "scripts/inspect_heads.py", "--json", "--figure", "heads.svg"))
+    found = json.loads(out)
+    measures = {"layer", "head", "aer", "entropy", "eos_share", "diagonality", "chrf_drop"}
+    assert [set(head) for head in found["heads"]] == [measures] * 2
+    assert found["best_aer"] == min(head["aer"] for head in found["heads"])
+    assert 0.1 < found["baseline_aer"] < 0.4 and 0 <= found["mean_aer"] <= 1
+    assert "<svg" in (folder / "heads.svg").read_text(encoding="utf-8")
 
 
 def test_evaluate_scores_files_with_several_references(folder: Path) -> None:

@@ -237,6 +237,14 @@ def _aligned(left: str, right: str) -> Iterator[Row]:
 _READERS = {"tsv": _tsv, "csv": _csv, "jsonl": _jsonl, "json": _jsonl, "parquet": _parquet}
 
 
+def everyday(split: str, src: str, tgt: str) -> tuple[list[str], list[str]]:
+    """The sentences of a split of the bundled corpus; src and tgt are en and it, or it and en."""
+    found = Source.parse(f"everyday://{split}").rows({"en": "en", "it": "it"})
+    rows = [row for row in found if not isinstance(row, Unreadable)]
+    src_column, tgt_column = (("en", "it").index(language) for language in (src, tgt))
+    return [row[src_column] for row in rows], [row[tgt_column] for row in rows]
+
+
 def read_lines(file: str) -> Iterable[str]:
     """The lines of a text file. ValueError at the first that is not UTF-8."""
     for line in _lines(file):

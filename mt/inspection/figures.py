@@ -56,16 +56,20 @@ def save_attention_figure(maps: list[AttentionMap], path: Path) -> None:
 
     The ending decides the format. ValueError, in one line, if there is none such or the path can't be written.
     """
-    formats = sorted(set(Figure().canvas.get_supported_filetypes()) - {"pgf", "raw", "rgba"})  # LaTeX, no header
-    ending = path.suffix[1:].lower()
-    if ending not in formats:
-        raise ValueError(f"{path}: a picture's name ends in one of .{' .'.join(formats)}")
     cross = [m for m in maps if attention_kind(m.name) == "cross"]
     weights = torch.stack([m.weights.mean(dim=0) for m in cross])
     share = weights[:, :, -1].mean().item()
     lines = ["What each piece looked at in the source", "the mean of every layer's heads"]
     lines += [f"{share:.0%} of all weight lies on {cross[0].keys[-1]}, the source's end"]
-    figure = _draw(cross[0], weights, [f"layer {i}" for i in range(1, len(cross) + 1)], lines)
+    save_figure(_draw(cross[0], weights, [f"layer {i}" for i in range(1, len(cross) + 1)], lines), path)
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """ValueError, in one line, where the ending is no picture's or the path can't be written."""
+    formats = sorted(set(figure.canvas.get_supported_filetypes()) - {"pgf", "raw", "rgba"})  # LaTeX, no header
+    ending = path.suffix[1:].lower()
+    if ending not in formats:
+        raise ValueError(f"{path}: a picture's name ends in one of .{' .'.join(formats)}")
     picture = io.BytesIO()
     figure.savefig(picture, format=ending)
     try:

@@ -1,14 +1,18 @@
-"""A translation's attention for a terminal: source pieces across, target pieces down, legible without colour."""
+"""A translation's attention and its explanation for a terminal, legible without colour."""
 
 import unicodedata
+from collections.abc import Sequence
 
 import torch
+from rich import box
 from rich.cells import cell_len
 from rich.console import Group
 from rich.constrain import Constrain
+from rich.table import Table
 from rich.text import Text
 
 from mt.inspection.attention_maps import AttentionMap, attention_kind
+from mt.inspection.explanation import ExplainedWord, Share
 
 # Viridis: dark for a little, bright for much. A 0 keeps the terminal's own background.
 COLOURS = ["#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725"]
@@ -58,6 +62,25 @@ def terminal_map(maps: list[AttentionMap], width: int) -> Constrain:
     if len(fitting) < len(keys):
         lines.append(Text(f"the last {len(keys) - len(fitting)} of {len(keys)} columns don't fit and are left out"))
     return Constrain(Group(*lines), width)
+
+
+def explanation_table(words: Sequence[ExplainedWord], notes: Sequence[str]) -> Group:
+    """A row a target word, the notes below."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("word")
+    table.add_column("p", justify="right")
+    table.add_column("looked at")
+    table.add_column("or else")
+    for word in words:
+        table.add_row(
+            *map(Text, (word.word, f"{word.probability:.0%}", _listed(word.sources), _listed(word.alternatives)))
+        )
+    return Group(*([table] if words else []), *map(Text, notes))
+
+
+def _listed(shares: Sequence[Share]) -> str:
+    """Without those below one percent."""
+    return ", ".join(f"{share.word} {share.share:.0%}" for share in shares if share.share >= 0.01)
 
 
 def _shown(piece: str, limit: int) -> str:

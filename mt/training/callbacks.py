@@ -1,6 +1,8 @@
-"""What a run shows while it trains: speed, translations with their scores, and attention maps, in TensorBoard."""
+"""What a run shows while it trains: speed, translations with their scores, attention maps, scores of heads."""
 
+import itertools
 import time
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -8,9 +10,13 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from torch.utils.tensorboard import SummaryWriter
 
 from mt.data.batching import Batch
+from mt.inspection.alignment import aligned_pairs
 from mt.inspection.attention_maps import attention_maps
 from mt.inspection.figures import attention_figure, rgb
+from mt.inspection.film import Scene, write_frame
+from mt.inspection.heads import cross_heads, score_heads
 from mt.special_tokens import PAD
+from mt.tokenizer import Tokenizer
 from mt.training.datamodule import TranslationData
 from mt.training.module import TranslationModule
 from mt.training.schedule import progress
@@ -95,19 +101,48 @@ class AttentionFigures(L.Callback):
         if (writer := tensorboard(trainer)) is None:
             return
         tokenizer = module.translator.tokenizer
-        shown = 0
-        for src, tgt in zip(*validation_pairs(trainer, 100 * self.num_sentences), strict=True):
-            if shown == self.num_sentences:
-                break
-            src_ids, tgt_ids = tokenizer.encode([src, tgt])
-            if max(len(src_ids), len(tgt_ids)) > self.max_pieces:
-                continue
-            for attention_map in attention_maps(module.model, tokenizer, src_ids, tgt_ids):
+        for shown, pair in enumerate(short_pairs(trainer, tokenizer, self.num_sentences, self.max_pieces)):
+            for attention_map in attention_maps(module.model, tokenizer, *tokenizer.encode(pair)):
                 picture = rgb(attention_figure(attention_map))
                 writer.add_image(
                     f"attention/{shown}/{attention_map.name}", picture, trainer.global_step, dataformats="HWC"
                 )
-            shown += 1
+
+
+class AttentionFilm(L.Callback):
+    """At each validation: a frame for `scripts/attention_page.py`, and the scores of the cross-attention heads.
+
+    The frame holds every map of some validation pairs, forced to their references, so that frames can be compared,
+    and the translation at that step. Heads are scored between English and Italian, whose words are aligned by hand.
+    """
+
+    def __init__(self, *, num_sentences: int, max_pieces: int) -> None:
+        """max_pieces: longer sentences are passed over, so that the maps stay legible."""
+        self.num_sentences = num_sentences
+        self.max_pieces = max_pieces
+
+    def on_validation_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        assert isinstance(module, TranslationModule)
+        if not trainer.is_global_zero:
+            return
+        translator = module.translator
+        pairs = short_pairs(trainer, translator.tokenizer, self.num_sentences, self.max_pieces)
+        translations = translator.translate([src for src, _ in pairs], beam=1)
+        scenes = []
+        for pair, translation in zip(pairs, translations, strict=True):
+            maps = attention_maps(module.model, translator.tokenizer, *translator.tokenizer.encode(pair))
+            scenes.append(Scene(*pair, maps, translation=translation.text))
+        board = None
+        if cross_heads(module.model) and {translator.src, translator.tgt} == {"en", "it"}:
+            aligned = aligned_pairs(translator.src, translator.tgt)
+            board = score_heads(module.model, translator.tokenizer, aligned)
+            if (writer := tensorboard(trainer)) is not None:
+                writer.add_scalar("heads/aer/mean", board.mean_aer, trainer.global_step)
+                for head in board.heads:
+                    for measure in ("aer", "entropy", "eos_share", "diagonality"):
+                        tag = f"heads/{measure}/layer_{head.layer}_head_{head.head}"
+                        writer.add_scalar(tag, getattr(head, measure), trainer.global_step)
+        write_frame(Path(trainer.default_root_dir), trainer.global_step, scenes, board)
 
 
 def validation_pairs(trainer: L.Trainer, number: int) -> tuple[list[str], list[str]]:
@@ -118,6 +153,13 @@ def validation_pairs(trainer: L.Trainer, number: int) -> tuple[list[str], list[s
     number = min(number, len(split))
     chosen = split[[i * len(split) // number for i in range(number)]]
     return chosen["src"], chosen["tgt"]
+
+
+def short_pairs(trainer: L.Trainer, tokenizer: Tokenizer, number: int, max_pieces: int) -> list[tuple[str, str]]:
+    """The first of `validation_pairs` that have at most max_pieces a side: at most `number`."""
+    pairs = zip(*validation_pairs(trainer, 100 * number), strict=True)
+    short = (pair for pair in pairs if max(map(len, tokenizer.encode(pair))) <= max_pieces)
+    return list(itertools.islice(short, number))
 
 
 def tensorboard(trainer: L.Trainer) -> SummaryWriter | None:

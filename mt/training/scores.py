@@ -7,6 +7,9 @@ from typing import Any
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
+from mt.inspection.heads import cross_heads, switched_off
+from mt.translator import Translator
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -50,3 +53,17 @@ def chrf_by_length(sources: Sequence[str], hypotheses: Sequence[str], references
         if rows:
             result[name] = score([hypotheses[i] for i in rows], [[references[i]] for i in rows]).chrf
     return result
+
+
+def chrf_drops(translator: Translator, sources: Sequence[str], references: Sequence[str]) -> list[float]:
+    """What greedy translations lose with a cross-attention head switched off: each head, in `score_heads`' order."""
+
+    def chrf() -> float:
+        found = translator.translate(sources, beam=1)
+        return score([t.text for t in found], [[reference] for reference in references]).chrf
+
+    whole, drops = chrf(), []
+    for name, head in cross_heads(translator.model):
+        with switched_off(translator.model, name, head):
+            drops.append(whole - chrf())
+    return drops
