@@ -52,7 +52,7 @@ def lengths(split: datasets.Dataset, column: str) -> Int[np.ndarray, "N"]:
 
 def prepare(
     *,
-    train: str | Sequence[str],
+    train: str | Sequence[str] | None,
     validation: str | Sequence[str] | None,
     test: str | Sequence[str] | None,
     columns: Sequence[str | Sequence[str]],
@@ -71,6 +71,10 @@ def prepare(
     another name. max_pieces, max_ratio: longer or more unequal training pairs are left
     out. ValueError for whatever is wrong with files or settings.
     """
+    if train is None:
+        raise ValueError("data.train names no file")
+    if isinstance(columns, str) or not columns:
+        raise ValueError(f"data.columns={columns!r} is not a list of languages")
     names = dict((column, column) if isinstance(column, str) else (column[0], column[1]) for column in columns)
     for language in (src, tgt):
         if language not in names:
@@ -222,6 +226,10 @@ def _split_by_content(train: datasets.Dataset, missing: Sequence[str], held_out:
         place = fraction(src_key[0])
         name = missing[0] if place < share else missing[-1] if len(missing) > 1 and place >= 1 - share else "train"
         index[name].append(i)
+    if empty := [name for name, chosen in index.items() if not chosen]:
+        raise ValueError(
+            f"data.held_out={held_out} leaves no pair for {empty[0]} of {len(train)}: change it, or name files"
+        )
     return {name: train.select(chosen) for name, chosen in index.items()}
 
 
