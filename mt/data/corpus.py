@@ -75,6 +75,9 @@ def prepare(
         raise ValueError("data.train names no file")
     if isinstance(columns, str) or not columns:
         raise ValueError(f"data.columns={columns!r} is not a list of languages")
+    for column in columns:
+        if not isinstance(column, str) and len(column) != 2:
+            raise ValueError(f"data.columns: {list(column)} is neither a language nor [language, name]")
     names = dict((column, column) if isinstance(column, str) else (column[0], column[1]) for column in columns)
     for language in (src, tgt):
         if language not in names:
@@ -217,9 +220,11 @@ def _split_by_content(train: datasets.Dataset, missing: Sequence[str], held_out:
         raise ValueError(f"data.held_out={held_out} is less than 1")
     share = held_out / max(1, len(train))
     if share * len(missing) > 0.5:
+        most = len(train) // (2 * len(missing))
         raise ValueError(
             f"{len(train)} pairs are too few to take {held_out} for each of {', '.join(missing)} out of them: "
-            f"set data.held_out to at most {len(train) // (2 * len(missing))}, or name files for them"
+            + (f"set data.held_out to at most {most}, or " if most else "")
+            + "name files for them"
         )
     index: dict[str, list[int]] = {name: [] for name in ("train", *missing)}
     for i, src_key in enumerate(_values(train, "src_key")):

@@ -14,7 +14,7 @@ import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from mt.translator import load_checkpoint
+from mt.translator import Translator, load_checkpoint
 
 
 class WholeFiles(TorchCheckpointIO):
@@ -128,6 +128,7 @@ class LastCheckpoint(Checkpoint):
 
 def load_to_resume(path: Path) -> dict[str, Any]:
     """`load_checkpoint`, of one that holds a run's whole state. ValueError, naming what is missing."""
+    Translator.load(path)  # says what is wrong with its weights
     state = load_checkpoint(path)
     needed = {
         "epoch": int,
