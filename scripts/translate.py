@@ -102,12 +102,17 @@ def main() -> None:
     else:
         translations = translator.translate_stream(lines, **options)
 
+    progress = sys.stderr.isatty() and not interactive and bool(args.output or not sys.stdout.isatty())
     with Path(args.output).open("w", encoding="utf-8", newline="\n") if args.output else nullcontext(sys.stdout) as out:
-        for translation in translations:
+        for number, translation in enumerate(translations, 1):
             out.write(f"{lines_of(translation, args)}\n")  # in one piece: a signal can't cut it
             out.flush()
+            if progress:
+                print(f"\r{number:,} lines", end="", file=sys.stderr)
             if args.attention:
                 show_attention(translator, translation, args.attention)
+    if progress:
+        print(file=sys.stderr)
 
 
 def read_line() -> str:

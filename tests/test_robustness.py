@@ -81,7 +81,7 @@ TRANSLATE = [
     ("--checkpoint nowhere.ckpt Hello", 1, "no checkpoint at nowhere.ckpt"),
     ("--checkpoint . Hello", 1, "no checkpoint at best.ckpt"),
     ("--checkpoint in.tsv Hello", 1, "in.tsv: not a checkpoint"),
-    ("--checkpoint '' Hello", 1, "no checkpoint at ."),
+    ("--checkpoint '' Hello", 1, "no checkpoint at best.ckpt"),
     ("--beam 0 Hello", 1, "beam=0"),
     ("--beam two Hello", 2, "'two'"),
     ("--nbest 9 --beam 2 Hello", 1, "nbest=9"),
