@@ -7,10 +7,18 @@ BEST, LAST = "best.ckpt", "last.ckpt"
 
 
 def run_folder(resume: str | None) -> str:
-    """A new run's folder, or that of the run which is resumed, if there is one."""
+    """A new run's folder, made here and so its own, or that of the run which is resumed, if there is one."""
     if resume and Path(resume).exists():
         return str(Path(resume) if Path(resume).is_dir() else Path(resume).parent)
-    return f"runs/{datetime.now():%Y-%m-%d_%H-%M-%S}"
+    name = f"runs/{datetime.now():%Y-%m-%d_%H-%M-%S}"
+    folder, others = Path(name), 1
+    while True:
+        try:
+            folder.mkdir(parents=True)
+            return str(folder)
+        except FileExistsError:  # another run of the same second
+            others += 1
+            folder = Path(f"{name}_{others}")
 
 
 def checkpoint_of(path: str, name: str) -> Path:

@@ -58,8 +58,8 @@ def check_options(*, beam: int, length_penalty: float, nbest: int = 1, max_lengt
         raise ValueError(f"beam={beam}, nbest={nbest}: the beam is at least 1, and nbest at most the beam")
     if not 0 <= length_penalty <= 10:
         raise ValueError(f"length_penalty={length_penalty} is not in [0, 10]")
-    if max_length is not None and max_length < 1:
-        raise ValueError(f"max_length={max_length} leaves room for nothing")
+    if max_length is not None and not 1 <= max_length < 2**31:
+        raise ValueError(f"max_length={max_length} is not from 1 on, or no length at all")
 
 
 @torch.inference_mode()

@@ -100,8 +100,9 @@ class Translator:
         state = load_checkpoint(checkpoint)
         content = state["mt"]
         prefix = "model."
-        weights = {k.removeprefix(prefix): v for k, v in state["state_dict"].items() if k.startswith(prefix)}
         try:
+            weights = {k.removeprefix(prefix): v for k, v in state["state_dict"].items() if k.startswith(prefix)}
+            check_options(**content["decoding"])
             tokenizer = Tokenizer(content["tokenizer"].numpy().tobytes())
             model = build_model(**content["model"])
             model.load_state_dict(weights)
@@ -116,6 +117,8 @@ class Translator:
         if not all(tensor.isfinite().all() for tensor in weights.values()):
             raise ValueError(f"{checkpoint}: its weights are not finite")
         try:
+            if torch.device(device).type == "meta":
+                raise RuntimeError("it holds no numbers")
             model.to(device)
         except (RuntimeError, AssertionError) as error:  # torch's ways to say: no such device, not compiled for it
             raise ValueError(f"device {device} can't be used: {str(error).splitlines()[0]}") from None

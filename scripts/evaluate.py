@@ -5,9 +5,15 @@ python scripts/evaluate.py --src test.en --ref test.it [--checkpoint PATH] [--be
 A line of the reference file may hold several references, separated by tabs.
 """
 
+# ruff: noqa: E402
+import signal
+import sys
+
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda number, _: sys.exit(128 + number))
+
 import argparse
 import json
-import sys
 from dataclasses import asdict
 
 from rich.console import Console
@@ -34,7 +40,7 @@ def main() -> None:
         raise ValueError(f"{args.src} has {len(sources)} lines, {args.ref} has {len(references)}")
     if empty := [number for number, row in enumerate(references, 1) if not row]:
         raise ValueError(f"{args.ref}:{empty[0]}: no reference")
-    checkpoint = checkpoint_of(args.checkpoint, BEST) if args.checkpoint else newest_checkpoint()
+    checkpoint = checkpoint_of(args.checkpoint, BEST) if args.checkpoint is not None else newest_checkpoint()
     translator = Translator.load(checkpoint, args.device)
     print(f"checkpoint {checkpoint}", file=sys.stderr)
     scores = score([t.text for t in translator.translate(sources, beam=args.beam)], references)

@@ -1,8 +1,15 @@
 """Train a translator, test it, and say how to use it: python scripts/train.py --help"""
 
-import logging
-import shlex
+# ruff: noqa: E402
+import signal
 import sys
+
+for number in (signal.SIGINT, signal.SIGTERM):  # before the imports, which take seconds
+    signal.signal(number, lambda number, _: sys.exit(128 + number))
+
+import logging
+import os
+import shlex
 import time
 import warnings
 from pathlib import Path
@@ -10,9 +17,9 @@ from typing import Any
 
 import hydra
 import lightning
-import torch
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
+from hydra.errors import HydraException, InstantiationException
+from hydra.types import RunMode
 from hydra.utils import instantiate
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loggers import TensorBoardLogger
@@ -21,42 +28,48 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from mt.data.corpus import prepare
-from mt.model.build import build_model
 from mt.runs import BEST, LAST, checkpoint_of, run_folder
-from mt.search import check_options
 from mt.training.callbacks import Throughput
+from mt.training.checkpoints import WholeFiles, load_to_resume
 from mt.training.datamodule import TranslationData
 from mt.training.module import TranslationModule
 from mt.training.precision import choose_precision
 from mt.training.report import corpus_table, evaluate, print_report, write_summary
-from mt.translator import Translator, load_checkpoint
+from mt.training.settings import check_settings
+from mt.translator import Translator
 
 BATCHING = ("batch_tokens", "noise", "sampling", "num_workers")  # the rest of data prepares the corpus
 OmegaConf.register_new_resolver("run_folder", run_folder, use_cache=True)
 
 
 def train(cfg: DictConfig, run: Path, console: Console) -> None:
-    settings: Any = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
-    batching = {name: settings["data"].pop(name) for name in BATCHING}
-
     # What can be wrong with the settings shows here, before the long work.
-    resume = checkpoint_of(cfg.resume, LAST) if cfg.resume else None
-    if resume:
-        load_checkpoint(resume)
-    check_options(**settings["decoding"])
     for name in ("checkpoint", "throughput"):
         if not cfg.callbacks.get(name):
             raise ValueError(f"callbacks.{name} is needed for the test and the report")
-    with torch.device("meta"):
-        build_model(vocab_size=cfg.data.vocab_size, **settings["model"])
+    settings: Any = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+    check_settings(settings)
+    resume = checkpoint_of(cfg.resume, LAST) if cfg.resume else None
+    done = load_to_resume(resume)["global_step"] if resume else None
+    callbacks = {name: instantiate(callback) for name, callback in cfg.callbacks.items() if callback}
+    for name, callback in callbacks.items():
+        if not isinstance(callback, lightning.Callback):
+            raise ValueError(f"callbacks.{name} is no callback of Lightning")
     precision, reason = (
         choose_precision(cfg.trainer.accelerator) if cfg.precision == "auto" else (cfg.precision, "as told")
     )
     trainer = instantiate(
         cfg.trainer,
         precision=precision,
-        logger=TensorBoardLogger(save_dir=run, name="", version="", default_hp_metric=False),
-        callbacks=[instantiate(callback) for callback in cfg.callbacks.values() if callback],
+        logger=TensorBoardLogger(
+            save_dir=run,
+            name="",
+            version="",
+            default_hp_metric=False,
+            purge_step=None if done is None else done + 1,  # what a killed run logged after its checkpoint
+        ),
+        plugins=[WholeFiles()],
+        callbacks=list(callbacks.values()),
         reload_dataloaders_every_n_epochs=1,  # each epoch has batches of its own
         use_distributed_sampler=False,  # the data module shares them out
         default_root_dir=run,
@@ -64,6 +77,7 @@ def train(cfg: DictConfig, run: Path, console: Console) -> None:
 
     console.quiet = not trainer.is_global_zero
     started = time.perf_counter()
+    batching = {name: settings["data"].pop(name) for name in BATCHING}
     corpus = prepare(**settings["data"])
     took = "from the cache" if corpus.cached else f"prepared in {time.perf_counter() - started:.0f} s"
     console.print(corpus_table(corpus.report, f"{cfg.data.src}-{cfg.data.tgt} pairs, {took}"))
@@ -106,6 +120,7 @@ def train(cfg: DictConfig, run: Path, console: Console) -> None:
     trainer.logger.log_hyperparams(
         {group: settings[group] for group in ("data", "model", "optimizer", "decoding")},
         {f"test/{name}": summary["test"][name] for name in ("bleu", "chrf")},
+        step=trainer.global_step,
     )
     print_report(console, summary, results["test"])
     checkpoint = shlex.quote(str(best))
@@ -118,16 +133,33 @@ def train(cfg: DictConfig, run: Path, console: Console) -> None:
     )
 
 
+USERS_ERRORS = (ValueError, TypeError, OSError, HydraException, OmegaConfBaseException, MisconfigurationException)
+failed: list[str] = []  # jobs of a sweep
+
+
+def line(error: BaseException) -> str:
+    reason = error.__cause__ if isinstance(error, InstantiationException) and error.__cause__ else error
+    return f"train.py: {' '.join(str(reason).partition('Config search path')[0].split())}"
+
+
 @hydra.main(config_path="../conf", config_name="train", version_base="1.3")
 def main(cfg: DictConfig) -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module="lightning")
     try:
         train(cfg, Path(HydraConfig.get().runtime.output_dir), Console(markup=False, emoji=False))
-    except (ValueError, TypeError, OSError, HydraException, OmegaConfBaseException, MisconfigurationException) as error:
-        reason = error.__cause__ if isinstance(error, HydraException) and error.__cause__ else error
-        sys.exit(f"train.py: {' '.join(str(reason).split())}")
+    except USERS_ERRORS as error:
+        if HydraConfig.get().mode != RunMode.MULTIRUN:
+            sys.exit(line(error))
+        print(line(error), file=sys.stderr)  # the others go on
+        failed.append(HydraConfig.get().job.override_dirname)
 
 
 if __name__ == "__main__":
-    main()
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra's own errors come here, rather than in its many lines
+    try:
+        main()
+    except USERS_ERRORS as error:
+        sys.exit(line(error))
+    if failed:
+        sys.exit(f"train.py: {len(failed)} of the runs failed: {'; '.join(failed)}")

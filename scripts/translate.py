@@ -6,9 +6,15 @@ echo "Where is the station?" | python scripts/translate.py --beam 8 --nbest 3 --
 python scripts/translate.py                                (a prompt, on a terminal)
 """
 
+# ruff: noqa: E402
+import signal
+import sys
+
+for number in (signal.SIGINT, signal.SIGTERM):  # before the imports; what is open is closed, its lines complete
+    signal.signal(number, lambda number, _: sys.exit(128 + number))
+
 import argparse
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -107,7 +113,7 @@ def show_attention(translator: Translator, translation: Translation, where: str,
 def main() -> None:
     args = arguments()
     sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
-    checkpoint = checkpoint_of(args.checkpoint, BEST) if args.checkpoint else newest_checkpoint()
+    checkpoint = checkpoint_of(args.checkpoint, BEST) if args.checkpoint is not None else newest_checkpoint()
     translator = Translator.load(checkpoint, args.device)
     print(f"checkpoint {checkpoint}", file=sys.stderr)
     options = {name: getattr(args, name) for name in ("beam", "length_penalty", "nbest", "max_length", "batch_size")}
@@ -123,14 +129,20 @@ def main() -> None:
     else:
         translations = translator.translate_stream(lines, **options)
 
+    progress = sys.stderr.isatty() and not interactive and bool(args.output or not sys.stdout.isatty())
     with Path(args.output).open("w", encoding="utf-8", newline="\n") if args.output else nullcontext(sys.stdout) as out:
-        for translation in translations:
+        for number, translation in enumerate(translations, 1):
             explanation = translator.explain(translation.source, **options) if args.explain else None
-            print(lines_of(translation, explanation, args), file=out, flush=True)
+            out.write(f"{lines_of(translation, explanation, args)}\n")  # in one piece: a signal can't cut it
             if explanation and not args.json:
                 show_explanation(explanation, out)
+            out.flush()
+            if progress:
+                print(f"\r{number:,} lines", end="", file=sys.stderr)
             if args.attention:
                 show_attention(translator, translation, args.attention, options)
+    if progress:
+        print(file=sys.stderr)
 
 
 def read_line() -> str:
@@ -145,5 +157,3 @@ if __name__ == "__main__":
         main()
     except (ValueError, OSError) as error:
         sys.exit(f"translate.py: {error}")
-    except KeyboardInterrupt:
-        sys.exit(130)

@@ -156,38 +156,6 @@ def test_evaluate_scores_files_with_several_references(folder: Path) -> None:
     assert "2 lines" in message and "1" in message
 
 
-@pytest.mark.parametrize(
-    ("command", "expected"),
-    [
-        ("scripts/translate.py --checkpoint nowhere.ckpt Hello", "no checkpoint at nowhere.ckpt"),
-        ("scripts/translate.py --checkpoint in.tsv Hello", "not a checkpoint"),
-        ("scripts/translate.py --beam 0 Hello", "beam=0"),
-        ("scripts/translate.py --nbest 9 --beam 2 Hello", "nbest=9"),
-        ("scripts/translate.py --attention map.xyz Hello", "xyz"),
-        ("scripts/translate.py --attention terminal Hello you", "exactly one sentence"),
-        ("scripts/translate.py --input nowhere.txt", "nowhere.txt"),
-        ("scripts/translate.py --device quantum Hello", "quantum"),
-        ("scripts/train.py experiment=smoke model.num_heads=5", "d_model=32 is not divisible by num_heads=5"),
-        ("scripts/train.py experiment=smoke model.d_modell=3", "d_modell"),
-        ("scripts/train.py experiment=smoke data.batch_tokens=3", "batch_tokens=3"),
-        ("scripts/train.py experiment=smoke data.vocab_size=900000", "vocab_size=900000"),
-        ("scripts/train.py experiment=smoke data.src=fr", "'fr'"),
-        ("scripts/train.py data=files data.train=nowhere.tsv", "no such file: nowhere.tsv"),
-        ("scripts/train.py experiment=smoke resume=nowhere", "no checkpoint at nowhere"),
-        ("scripts/train.py experiment=nowhere", "nowhere"),
-    ],
-)
-def test_what_a_user_can_get_wrong_is_one_clear_line(folder: Path, command: str, expected: str) -> None:
-    (folder / "in.tsv").write_text("a\tb\n", encoding="utf-8")
-    cache = [f"data.cache_dir='{folder}/cache'"] if "train.py" in command else []
-    assert expected in refusal(run(folder, *shlex.split(command), *cache))
-
-
-def test_a_named_corpus_without_a_network_names_the_offline_way(tmp_path: Path) -> None:
-    message = refusal(run(tmp_path, "scripts/train.py", "data=tatoeba", "data.cache_dir=cache", HF_HUB_OFFLINE="1"))
-    assert "data=everyday" in message and "data=files" in message
-
-
 def assert_measured(results: dict[str, dict[str, float]]) -> None:
     for name in (
         "training.ratio",

@@ -219,6 +219,23 @@ def test_resuming_with_another_corpus_model_or_language_is_refused(corpus: Corpu
             trainer.fit(module, data, ckpt_path=tmp_path / "last.ckpt", weights_only=True)
 
 
+def test_a_training_loss_that_is_not_finite_stops_the_run_and_names_step_and_sentences(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    trainer, module, data = make(corpus, tmp_path, max_steps=9)
+
+    class Poison(L.Callback):
+        def on_train_batch_start(self, trainer: L.Trainer, module: Any, batch: Any, batch_index: int) -> None:
+            if trainer.global_step == 4:
+                with torch.no_grad():
+                    module.model.embedding.token.weight[5] = torch.nan
+
+    trainer.callbacks.append(Poison())
+    with pytest.raises(ValueError, match=r"not finite in step 5, whose batch holds the training pairs \d") as error:
+        trainer.fit(module, data)
+    assert any(repr(src) in str(error.value) for src, _ in PAIRS)
+
+
 def test_a_checkpoint_holds_plain_values_and_no_pickled_code(corpus: Corpus, tmp_path: Path) -> None:
     trainer, module, data = make(corpus, tmp_path, max_steps=1)
     trainer.fit(module, data)

@@ -53,7 +53,7 @@ def lengths(split: datasets.Dataset, column: str) -> Int[np.ndarray, "N"]:
 
 def prepare(
     *,
-    train: str | Sequence[str],
+    train: str | Sequence[str] | None,
     validation: str | Sequence[str] | None,
     test: str | Sequence[str] | None,
     columns: Sequence[str | Sequence[str]],
@@ -72,6 +72,13 @@ def prepare(
     another name. max_pieces, max_ratio: longer or more unequal training pairs are left
     out. ValueError for whatever is wrong with files or settings.
     """
+    if train is None:
+        raise ValueError("data.train names no file")
+    if isinstance(columns, str) or not columns:
+        raise ValueError(f"data.columns={columns!r} is not a list of languages")
+    for column in columns:
+        if not isinstance(column, str) and len(column) != 2:
+            raise ValueError(f"data.columns: {list(column)} is neither a language nor [language, name]")
     names = dict((column, column) if isinstance(column, str) else (column[0], column[1]) for column in columns)
     for language in (src, tgt):
         if language not in names:
@@ -216,13 +223,19 @@ def _split_by_content(train: datasets.Dataset, missing: Sequence[str], held_out:
         raise ValueError(f"data.held_out={held_out} is less than 1")
     share = held_out / max(1, len(train))
     if share * len(missing) > 0.5:
+        most = len(train) // (2 * len(missing))
         raise ValueError(
             f"{len(train)} pairs are too few to take {held_out} for each of {', '.join(missing)} out of them: "
-            f"set data.held_out to at most {len(train) // (2 * len(missing))}, or name files for them"
+            + (f"set data.held_out to at most {most}, or " if most else "")
+            + "name files for them"
         )
     places = np.fromiter((fraction(src_key) for (src_key,) in _values(train, "src_key")), np.float64, len(train))
     chosen = dict(zip(missing, (places < share, places >= 1 - share), strict=False))
     chosen["train"] = ~np.logical_or.reduce(list(chosen.values()))
+    if empty := [name for name, mask in chosen.items() if not mask.any()]:
+        raise ValueError(
+            f"data.held_out={held_out} leaves no pair for {empty[0]} of {len(train)}: change it, or name files"
+        )
     return {name: train.select(np.flatnonzero(mask)) for name, mask in chosen.items()}
 
 

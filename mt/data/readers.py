@@ -47,6 +47,8 @@ class Source:
         ValueError, naming the file, where one does not exist.
         """
         if not isinstance(value, str):
+            if not isinstance(value, Sequence) or not all(isinstance(path, str) for path in value):
+                raise ValueError(f"{value!r} is neither a file's name nor a list of two")
             if len(value) != 2:
                 raise ValueError(f"aligned plain-text files come in twos, not {len(value)}: {list(value)}")
             return cls(tuple(_existing(str(path)) for path in value), aligned=True)

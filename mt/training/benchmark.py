@@ -23,8 +23,8 @@ from torch.utils.data import DataLoader
 
 from mt.data.batching import Batch, pad
 from mt.model.embedding import Embedding
+from mt.model.encoder_decoder import EncoderDecoder
 from mt.model.evaluating import evaluating
-from mt.model.transformer import Transformer
 from mt.search import default_max_length
 from mt.special_tokens import BOS, EOS, PAD, UNK
 from mt.training.datamodule import TranslationData, loader
@@ -89,6 +89,9 @@ class UsualTransformer(nn.Module):
     def __init__(
         self,
         *,
+        architecture: str,
+        attention: str,
+        positions: str,
         vocab_size: int,
         d_model: int,
         num_heads: int,
@@ -98,7 +101,9 @@ class UsualTransformer(nn.Module):
         dropout: float,
     ) -> None:
         super().__init__()
-        self.embedding = Embedding(vocab_size=vocab_size, d_model=d_model)
+        if (architecture, attention) != ("transformer", "scaled_dot_product"):
+            raise ValueError(f"torch has no {architecture} with attention={attention} to measure against")
+        self.embedding = Embedding(vocab_size=vocab_size, d_model=d_model, positions=positions)
         self.dropout = nn.Dropout(dropout)
         self.transformer = nn.Transformer(
             d_model, num_heads, encoder_layers, decoder_layers, d_ff, dropout, batch_first=True, norm_first=True
@@ -211,7 +216,7 @@ def target_pieces(batches: Sequence[Batch]) -> int:
 
 
 @torch.inference_mode()
-def plain_greedy(model: Transformer, sources: Sequence[Sequence[int]], max_length: int | None) -> list[list[int]]:
+def plain_greedy(model: EncoderDecoder, sources: Sequence[Sequence[int]], max_length: int | None) -> list[list[int]]:
     """Greedy translations of a batch with everything computed anew at every step. sources: ids with EOS."""
     src = pad(sources)
     bounds = torch.tensor([max_length or default_max_length(len(ids)) for ids in sources])

@@ -68,6 +68,8 @@ class Translations(L.Callback):
     """
 
     def __init__(self, *, num_scored: int, num_shown: int) -> None:
+        if num_scored < 1:
+            raise ValueError(f"callbacks.translations.num_scored={num_scored} is less than 1")
         self.num_scored = num_scored
         self.num_shown = num_shown
 

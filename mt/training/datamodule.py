@@ -1,5 +1,6 @@
 """The corpus as Lightning's data module: which batches a rank sees, in which order, from where on."""
 
+import signal
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -31,9 +32,6 @@ class TranslationData(L.LightningDataModule):
         seed: int,
     ) -> None:
         super().__init__()
-        for name, share in (("noise", noise), ("sampling", sampling)):
-            if not 0 <= share <= 1:
-                raise ValueError(f"data.{name}={share} is not in [0, 1]")
         self.corpus = corpus
         self.batch_tokens = batch_tokens
         self.noise = noise
@@ -41,12 +39,6 @@ class TranslationData(L.LightningDataModule):
         self.num_workers = num_workers
         self.seed = seed
         self._resumed = False  # the first epoch's loader leaves out what a resumed run has done of it
-        longest = max(lengths(corpus.splits["train"], side).max() for side in ("src_ids", "tgt_ids")) + 1
-        if batch_tokens < longest:
-            raise ValueError(
-                f"data.batch_tokens={batch_tokens} is less than the longest training sentence, {longest} pieces: "
-                "raise it, or lower data.max_pieces"
-            )
 
     def state_dict(self) -> dict[str, Any]:
         """What decides about the batches of an epoch; how many of them are done, Lightning restores."""
@@ -98,7 +90,19 @@ class TranslationData(L.LightningDataModule):
 
 def loader(pairs: BatchedPairs, sampler: Sampler[int] | None = None, num_workers: int = 0) -> DataLoader[Batch]:
     """Draws nothing from the global random state, so that a resumed run meets the same one."""
-    return DataLoader(pairs, batch_size=None, sampler=sampler, num_workers=num_workers, generator=torch.Generator())
+    return DataLoader(
+        pairs,
+        batch_size=None,
+        sampler=sampler,
+        num_workers=num_workers,
+        generator=torch.Generator(),
+        worker_init_fn=_leave_ctrl_c_to_the_run,
+    )
+
+
+def _leave_ctrl_c_to_the_run(worker: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class Remaining(Sampler[int]):

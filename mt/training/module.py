@@ -73,10 +73,24 @@ class TranslationModule(L.LightningModule):
 
     def training_step(self, batch: Batch, batch_index: int) -> Tensor:
         loss = self.loss(batch)
+        if not loss.smoothed.isfinite():
+            raise ValueError(self._not_finite(batch_index))
         self._tokens = self._tokens.to(loss.tokens) + loss.tokens
         per_token = {"train/loss": loss.smoothed.detach() / loss.tokens, "train/nll": loss.nll / loss.tokens}
         self.log_dict(per_token, prog_bar=True)
+        self.log("step", self.trainer.global_step + 1.0)  # Lightning's name for where these stand on TensorBoard's axis
         return loss.smoothed
+
+    def _not_finite(self, batch_index: int) -> str:
+        """Where the training loss broke down. Nothing of it is kept: the weights are still those of the step before."""
+        pairs = self.trainer.train_dataloader.dataset  # type: ignore[union-attr]
+        indices = pairs.batches[batch_index].tolist()
+        first = pairs.split[indices[0]]["src"][:60]
+        return (
+            f"the loss is not finite in step {self.trainer.global_step + 1}, whose batch holds the training pairs "
+            f"{', '.join(map(str, indices))} (the first: {first!r}): lower optimizer.learning_rate; "
+            "best.ckpt and last.ckpt stay as they were"
+        )
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Turn the gradient of a sum into that of a mean per target token, over all micro-batches and devices."""
@@ -112,6 +126,7 @@ class TranslationModule(L.LightningModule):
         smoothed, nll, tokens = self.trainer.strategy.reduce(self._validation, reduce_op="sum").tolist()
         values = {"val/loss": smoothed / tokens, "val/nll": nll / tokens, "val/perplexity": math.exp(nll / tokens)}
         self.log_dict(values, prog_bar=True)
+        self.log("step", float(self.trainer.global_step))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["mt"] = self.content

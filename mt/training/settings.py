@@ -1,0 +1,87 @@
+"""What can be wrong with a run's settings, found before the work that takes minutes."""
+
+import math
+from collections.abc import Mapping
+from inspect import signature
+from typing import Any
+
+import torch
+
+from mt.model.build import build_model
+from mt.search import check_options
+from mt.training.module import TranslationModule
+
+WHOLE = {  # the least of each
+    "seed": 0,
+    "data.vocab_size": 1,
+    "data.max_pieces": 1,
+    "data.held_out": 1,
+    "data.batch_tokens": 2,
+    "data.num_workers": 0,
+    "optimizer.warmup_steps": 0,
+    "decoding.beam": 1,
+    "trainer.max_steps": -1,
+    "trainer.max_epochs": -1,
+    "trainer.accumulate_grad_batches": 1,
+}
+MODEL_SIZES = ("d_model", "num_heads", "d_ff", "encoder_layers", "decoder_layers")
+SHARES = ("model.dropout", "optimizer.beta2", "optimizer.label_smoothing")  # in [0, 1)
+REAL = {  # least and most of each
+    "data.max_ratio": (1, math.inf),
+    "data.noise": (0, 1),
+    "data.sampling": (0, 1),
+    "optimizer.learning_rate": (0, math.inf),
+    "optimizer.weight_decay": (0, math.inf),
+    "decoding.length_penalty": (0, 10),
+}
+TEXT = ("data.src", "data.tgt", "data.cache_dir")
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """settings: as conf/train.yaml has them. ValueError, or TypeError for a name that isn't known, in one line."""
+    for name, least in WHOLE.items():
+        value = _value(settings, name)
+        if type(value) is not int or not least <= value < 2**32:
+            raise ValueError(f"{name}={value!r} is not a whole number from {least} on")
+    for name, value in settings["model"].items():
+        if name in MODEL_SIZES and (type(value) is not int or value < 1):
+            raise ValueError(f"model.{name}={value!r} is not a whole number from 1 on")
+    for name in SHARES:
+        value = _value(settings, name)
+        if type(value) not in (int, float) or not 0 <= value < 1:
+            raise ValueError(f"{name}={value!r} is not a number in [0, 1)")
+    for name, (least, most) in REAL.items():
+        value = _value(settings, name)
+        if type(value) not in (int, float) or not least <= value <= most or value == math.inf:
+            bounds = f"{least} on" if most == math.inf else f"{least} to {most}"
+            raise ValueError(f"{name}={value!r} is not a number from {bounds}")
+    for name in TEXT:
+        value = _value(settings, name)
+        if not isinstance(value, str):
+            raise ValueError(f"{name}={value!r} is no text")
+    data, trainer = settings["data"], settings["trainer"]
+    if data["batch_tokens"] <= data["max_pieces"]:
+        raise ValueError(
+            f"data.batch_tokens={data['batch_tokens']} leaves no room for a sentence of "
+            f"data.max_pieces={data['max_pieces']} pieces and its EOS: raise the first or lower the second"
+        )
+    for name in ("max_steps", "max_epochs", "val_check_interval"):
+        if not trainer[name]:
+            raise ValueError(f"trainer.{name}={trainer[name]}: nothing would be trained, or no checkpoint written")
+    clip = trainer["gradient_clip_val"]
+    if clip is not None and (type(clip) not in (int, float) or not clip > 0):
+        raise ValueError(f"trainer.gradient_clip_val={clip!r} is not a number above 0, or null")
+    if unknown := settings["optimizer"].keys() - signature(TranslationModule).parameters.keys():
+        raise ValueError(f"optimizer.{min(unknown)} is not known")
+    check_options(**settings["decoding"])
+    with torch.device("meta"):
+        build_model(vocab_size=data["vocab_size"], **settings["model"])
+
+
+def _value(settings: Mapping[str, Any], name: str) -> Any:
+    value: Any = settings
+    for part in name.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            raise ValueError(f"{name} is missing")
+        value = value[part]
+    return value
