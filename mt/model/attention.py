@@ -38,6 +38,16 @@ class MultiHeadAttention(nn.Module):
         self.dropout = Dropout(dropout)
         self.output = nn.Linear(d_model, d_model)
 
+    def start_alike(self) -> None:
+        """Start with W_k = W_q and W_o = W_vᵀ: see what is like you, and take over what you see.
+
+        Two positions then attract each other as far as they are alike, and what is attended to arrives as what it was,
+        so that gradients find words soon (after Trockman & Kolter 2023, "Mimetic Initialization").
+        """
+        with torch.no_grad():
+            self.key.weight.copy_(self.query.weight)
+            self.output.weight.copy_(self.value.weight.T)
+
     def forward(
         self,
         queries: Float[Tensor, "B Q D"],

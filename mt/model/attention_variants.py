@@ -50,6 +50,9 @@ class ParameterFreeAttention(MultiHeadAttention):
         for name in ("query", "key", "value", "output"):
             self.register_module(name, nn.Identity())
 
+    def start_alike(self) -> None:
+        """Nothing to start with."""
+
 
 ATTENTION: dict[str, type[MultiHeadAttention]] = {
     "scaled_dot_product": MultiHeadAttention,

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from mt.model.attention import MultiHeadAttention
 from mt.model.dropout import Dropout
 from mt.model.embedding import Embedding
 from mt.model.encoder_decoder import EncoderDecoder
@@ -134,6 +135,9 @@ class Transformer(EncoderDecoder):
         for parameter in [*self.encoder.parameters(), *self.decoder.parameters()]:
             if parameter.dim() > 1:
                 nn.init.xavier_uniform_(parameter)
+        for module in self.modules():
+            if isinstance(module, MultiHeadAttention):
+                module.start_alike()
 
     def encode(self, src: Int[Tensor, "B S"]) -> Float[Tensor, "B S D"]:
         return self.encoder(self.dropout(self.embedding(src)), padding_mask(src))
