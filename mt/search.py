@@ -52,10 +52,13 @@ def default_max_length(src_length: Length) -> Length:
     return 2 * src_length + 10
 
 
+WIDEST = 64  # hypotheses of a sentence: memory and time grow with them
+
+
 def check_options(*, beam: int, length_penalty: float, nbest: int = 1, max_length: int | None = None) -> None:
     """ValueError for options that `search` can't work with."""
-    if beam < 1 or not 1 <= nbest <= beam:
-        raise ValueError(f"beam={beam}, nbest={nbest}: the beam is at least 1, and nbest at most the beam")
+    if not 1 <= beam <= WIDEST or not 1 <= nbest <= beam:
+        raise ValueError(f"beam={beam}, nbest={nbest}: the beam is 1 to {WIDEST}, and nbest 1 to the beam")
     if not 0 <= length_penalty <= 10:
         raise ValueError(f"length_penalty={length_penalty} is not in [0, 10]")
     if max_length is not None and not 1 <= max_length < 2**31:

@@ -72,6 +72,18 @@ class Tokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         return str(self._processor.Decode(list(ids))).replace(STAND_IN, SPACE)
 
+    def parts(self, ids: Sequence[int], most: int) -> list[list[int]]:
+        """ids in parts of at most `most`: each ends with a sentence where it can, else with a word. None of no ids."""
+        parts, start = [], 0
+        while len(ids) - start > most:
+            pieces = self.pieces(ids[start : start + most + 1])
+            words = [i for i in range(1, most + 1) if pieces[i].startswith(SPACE)]
+            sentences = [i for i in words if pieces[i - 1].endswith((".", "!", "?"))]
+            end = start + (sentences or words or [most])[-1]
+            parts.append(list(ids[start:end]))
+            start = end
+        return [*parts, list(ids[start:])] if ids else []
+
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """A readable name for every id, special ones included; ▁ stands for a space."""
         return [self._processor.IdToPiece(i) for i in ids]

@@ -22,8 +22,11 @@ from mt.special_tokens import EOS
 from mt.tokenizer import Tokenizer
 
 FORMAT = 1
+# What bounds memory, whatever the lines are:
 CHUNK = 2_000  # sentences that are sorted by length together; a stream is translated chunk by chunk
-BATCH_TOKENS = 4_096  # bounds a batch's memory: rows × longest source
+CHUNK_CHARACTERS = 200_000  # no further sentence is added to a chunk of as many
+LONGEST = 512  # pieces with EOS; a longer source is translated in parts
+BATCH_TOKENS = 16_384  # a batch's rows × beam × longest source
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,8 @@ class Translation:
     source: str
     hypotheses: list[tuple[str, Hypothesis]]
     """Best first; a blank source has one empty hypothesis."""
+    parts: int
+    """In how many parts the source was translated: 0 of a blank one, 1 of up to LONGEST pieces."""
 
     @property
     def text(self) -> str:
@@ -134,7 +139,10 @@ class Translator:
         max_length: int | None = None,
         batch_size: int = 64,
     ) -> list[Translation]:
-        """One translation a sentence, in order. None: what the checkpoint was tested with. See `mt.search`."""
+        """One translation a sentence, in order. None: what the checkpoint was tested with. See `mt.search`.
+
+        A source of more than LONGEST pieces is translated in parts, whose hypotheses are joined best with best.
+        """
         if isinstance(sentences, str):
             raise TypeError("translate takes a list of sentences, not a single string")
         if batch_size < 1:
@@ -142,13 +150,14 @@ class Translator:
         beam = self.beam if beam is None else beam
         length_penalty = self.length_penalty if length_penalty is None else length_penalty
         check_options(beam=beam, length_penalty=length_penalty, nbest=nbest, max_length=max_length)
-        sources = [normalise(sentence) for sentence in sentences]
-        ids = [[*row, EOS] for row in self.tokenizer.encode(sources)]
-        result: list[list[tuple[str, Hypothesis]]] = [[("", Hypothesis([], 0.0, 0.0, cut=False))] for _ in sources]
+        encoded = self.tokenizer.encode([normalise(sentence) for sentence in sentences])
+        parts = [[[*part, EOS] for part in self.tokenizer.parts(ids, LONGEST - 1)] for ids in encoded]
+        ids = [part for of_sentence in parts for part in of_sentence]
+        found: dict[int, list[Hypothesis]] = {}  # by their place in ids
         device = next(self.model.parameters()).device
         with evaluating(self.model):
-            for rows in _batches([i for i, source in enumerate(sources) if source], ids, batch_size):
-                found = search(
+            for rows in _batches(ids, batch_size, beam):
+                hypotheses = search(
                     self.model,
                     pad([ids[i] for i in rows]).to(device),
                     beam=beam,
@@ -156,13 +165,30 @@ class Translator:
                     nbest=nbest,
                     max_length=max_length,
                 )
-                for i, hypotheses in zip(rows, found, strict=True):
-                    result[i] = [(normalise(self.tokenizer.decode(h.ids)), h) for h in hypotheses]
-        return [Translation(s, h) for s, h in zip(sentences, result, strict=True)]
+                found.update(zip(rows, hypotheses, strict=True))
+        in_order = (found[i] for i in range(len(ids)))
+        return [
+            Translation(sentence, self._joined(list(itertools.islice(in_order, len(of_sentence)))), len(of_sentence))
+            for sentence, of_sentence in zip(sentences, parts, strict=True)
+        ]
+
+    def _joined(self, parts: list[list[Hypothesis]]) -> list[tuple[str, Hypothesis]]:
+        """The best hypotheses of all parts as one, then the second best; a part that has no more repeats its last."""
+        joined = []
+        for rank in range(max(map(len, parts), default=1)):
+            ranked = [hypotheses[min(rank, len(hypotheses) - 1)] for hypotheses in parts]
+            whole = Hypothesis(
+                ids=[piece for h in ranked for piece in h.ids],
+                score=sum((h.score for h in ranked), 0.0),
+                log_probability=sum((h.log_probability for h in ranked), 0.0),
+                cut=any(h.cut for h in ranked),
+            )
+            joined.append((normalise(" ".join(self.tokenizer.decode(h.ids) for h in ranked)), whole))
+        return joined
 
     def attention_maps(self, translation: Translation) -> list[AttentionMap]:
         """What every layer and head looked at, on the way to the best hypothesis. ValueError without attention."""
-        (src,) = self.tokenizer.encode([normalise(translation.source)])
+        src = self._whole(translation.source)
         maps = attention_maps(self.model, self.tokenizer, src, translation.best.ids)
         if not maps:
             raise ValueError("this model has no attention to show")
@@ -170,9 +196,9 @@ class Translator:
 
     def scenes(self, sentence: str, **options: Any) -> list[Scene]:
         """For `attention_page`: the finished hypotheses of a beam, each with its maps and the reasons of its words."""
+        src = self._whole(sentence)
         beam = options.get("beam") or self.beam
         (translation,) = self.translate([sentence], **{**options, "nbest": beam})
-        (src,) = self.tokenizer.encode([normalise(sentence)])
         return [
             Scene(
                 source=sentence,
@@ -186,13 +212,20 @@ class Translator:
 
     def explain(self, sentence: str, **options: Any) -> Explanation:
         """`translate` for one sentence, and why: each word's probability, sources and alternatives, and the end."""
+        src = self._whole(sentence)
         (translation,) = self.translate([sentence], **options)
         if not normalise(sentence):
             return Explanation(translation, [], None, "The source is blank.")
         (greedy,) = self.translate([sentence], **{**options, "beam": 1, "nbest": 1})
-        (src,) = self.tokenizer.encode([normalise(sentence)])
         words = explain_words(self.model, self.tokenizer, src, translation.best.ids)
         return Explanation(translation, words, self._parting(translation, greedy), _ending(translation, words[-1]))
+
+    def _whole(self, sentence: str) -> list[int]:
+        """Its ids. ValueError for one that is translated in parts."""
+        (src,) = self.tokenizer.encode([normalise(sentence)])
+        if len(src) >= LONGEST:
+            raise ValueError(f"a sentence of {len(src)} pieces is too long to look into: at most {LONGEST - 1}")
+        return src
 
     def _parting(self, translation: Translation, greedy: Translation) -> Parting | None:
         names, greedy_names = (words_of(self.tokenizer.pieces([*t.best.ids, EOS])).names for t in (translation, greedy))
@@ -206,9 +239,14 @@ class Translator:
         """`translate` for more sentences than memory should hold; the same options."""
         if isinstance(sentences, str):
             raise TypeError("translate_stream takes a list of sentences, not a single string")
-        sentences = iter(sentences)
-        while chunk := list(itertools.islice(sentences, CHUNK)):
-            yield from self.translate(chunk, **options)
+        chunk, characters = [], 0
+        for sentence in sentences:
+            chunk.append(sentence)
+            characters += len(sentence)
+            if len(chunk) == CHUNK or characters >= CHUNK_CHARACTERS:
+                yield from self.translate(chunk, **options)
+                chunk, characters = [], 0
+        yield from self.translate(chunk, **options)
 
 
 def _ending(translation: Translation, end: ExplainedWord) -> str:
@@ -223,11 +261,11 @@ def _ending(translation: Translation, end: ExplainedWord) -> str:
     )
 
 
-def _batches(rows: Iterable[int], ids: Sequence[Sequence[int]], batch_size: int) -> Iterator[list[int]]:
-    """Rows of like length together: at most batch_size, and rows × longest at most BATCH_TOKENS or one row."""
+def _batches(ids: Sequence[Sequence[int]], batch_size: int, beam: int) -> Iterator[list[int]]:
+    """Rows of like length together: at most batch_size, and rows × beam × longest at most BATCH_TOKENS or one row."""
     batch: list[int] = []
-    for row in sorted(rows, key=lambda i: len(ids[i])):
-        if batch and (len(batch) == batch_size or (len(batch) + 1) * len(ids[row]) > BATCH_TOKENS):
+    for row in sorted(range(len(ids)), key=lambda i: len(ids[i])):
+        if batch and (len(batch) == batch_size or (len(batch) + 1) * beam * len(ids[row]) > BATCH_TOKENS):
             yield batch
             batch = []
         batch.append(row)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from mt.runs import BEST, checkpoint_of, newest_checkpoint
-from mt.translator import Explanation, Translation, Translator
+from mt.translator import LONGEST, Explanation, Translation, Translator
 
 
 def arguments() -> argparse.Namespace:
@@ -31,7 +31,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--input", metavar="FILE", help="a sentence a line, UTF-8")
     parser.add_argument("--output", metavar="FILE", help="default: standard output")
     parser.add_argument("--checkpoint", metavar="PATH", help="a file or a run's folder; default: the newest run's best")
-    parser.add_argument("--beam", type=int, metavar="N", help="hypotheses kept at every step; 1 is greedy")
+    parser.add_argument("--beam", type=int, metavar="N", help="hypotheses kept at every step, 1 (greedy) to 64")
     parser.add_argument("--length-penalty", type=float, metavar="A", help="score = log-probability / length ** A")
     parser.add_argument("--nbest", type=int, default=1, metavar="N", help="translations of each sentence, a line each")
     parser.add_argument("--max-length", type=int, metavar="N", help="pieces; default: twice the source's and 10")
@@ -55,6 +55,9 @@ def arguments() -> argparse.Namespace:
     return args
 
 
+LONGEST_LINE = 4_000_000  # bytes: a million characters of any script
+
+
 def source_lines(args: argparse.Namespace) -> Iterator[str]:
     """Lines end at a newline and nowhere else; what is not UTF-8 becomes the replacement character."""
     if args.sentences:
@@ -62,14 +65,16 @@ def source_lines(args: argparse.Namespace) -> Iterator[str]:
             yield sentence.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         return
     with Path(args.input).open("rb") if args.input else sys.stdin.buffer as file:
-        for line in file:
+        for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), 1):
+            if len(line) > LONGEST_LINE:
+                raise ValueError(f"{args.input or 'standard input'}:{number}: a line of more than {LONGEST_LINE} bytes")
             yield line.rstrip(b"\r\n").decode("utf-8", errors="replace")
 
 
 def lines_of(translation: Translation, explanation: Explanation | None, args: argparse.Namespace) -> str:
     if args.json:
         nbest = [{"translation": text, "score": h.score, "cut": h.cut} for text, h in translation.hypotheses]
-        content = {"source": translation.source, **nbest[0], "nbest": nbest}
+        content = {"source": translation.source, **nbest[0], "nbest": nbest, "parts": translation.parts}
         if explanation:
             content["explanation"] = {
                 "words": [asdict(word) for word in explanation.words],
@@ -129,6 +134,7 @@ def main() -> None:
     else:
         translations = translator.translate_stream(lines, **options)
 
+    in_parts = 0
     progress = sys.stderr.isatty() and not interactive and bool(args.output or not sys.stdout.isatty())
     with Path(args.output).open("w", encoding="utf-8", newline="\n") if args.output else nullcontext(sys.stdout) as out:
         for number, translation in enumerate(translations, 1):
@@ -137,12 +143,15 @@ def main() -> None:
             if explanation and not args.json:
                 show_explanation(explanation, out)
             out.flush()
+            in_parts += translation.parts > 1
             if progress:
                 print(f"\r{number:,} lines", end="", file=sys.stderr)
             if args.attention:
                 show_attention(translator, translation, args.attention, options)
     if progress:
         print(file=sys.stderr)
+    if in_parts:
+        print(f"{in_parts} longer than {LONGEST} pieces: translated in parts", file=sys.stderr)
 
 
 def read_line() -> str:

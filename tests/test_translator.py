@@ -11,9 +11,10 @@ import pytest
 import torch
 from conftest import LEARNT, PAIRS
 
+from mt.data.cleaning import normalise
 from mt.tokenizer import Tokenizer
 from mt.training.module import TranslationModule
-from mt.translator import CHUNK, Translator, _batches
+from mt.translator import BATCH_TOKENS, CHUNK, CHUNK_CHARACTERS, LONGEST, Translator, _batches
 
 SOURCES = [source for source, _ in LEARNT]
 STRANGE = [
@@ -93,10 +94,10 @@ def test_any_batch_size_gives_the_same(translator: Translator, batch_size: int) 
 
 def test_a_batch_never_has_more_rows_or_pieces_than_it_should() -> None:
     ids = [[7] * length for length in (9_000, 3, 1, 4_000, 200, 3, 2, 90, 4_096, 0)]
-    batches = list(_batches(range(len(ids)), ids, 3))
+    batches = list(_batches(ids, 3, beam=5))
     assert sorted(i for batch in batches for i in batch) == list(range(len(ids)))
     for batch in batches:
-        assert len(batch) == 1 or len(batch) * max(len(ids[i]) for i in batch) <= 4_096
+        assert len(batch) == 1 or 5 * len(batch) * max(len(ids[i]) for i in batch) <= BATCH_TOKENS
         assert len(batch) <= 3
 
 
@@ -115,6 +116,63 @@ def test_a_stream_gives_what_a_list_gives_and_reads_no_further_than_it_must(tran
     assert first == translator.translate([t.source for t in first], beam=1)
     assert list(translator.translate_stream(iter(SOURCES[:3]))) == translator.translate(SOURCES[:3])
     assert list(translator.translate_stream([])) == []
+
+
+def test_a_chunk_of_a_stream_is_bounded_in_characters_too(translator: Translator) -> None:
+    taken = 0
+
+    def long_blanks() -> Any:
+        nonlocal taken
+        while True:
+            yield " " * (CHUNK_CHARACTERS // 3)
+            taken += 1
+
+    next(translator.translate_stream(long_blanks()))
+    assert taken <= 4
+
+
+def test_a_source_of_any_length_is_translated_in_parts_that_end_with_sentences(translator: Translator) -> None:
+    sentences = [a for a, _ in LEARNT]
+    long = " ".join(sentences[i % len(sentences)] for i in range(90))
+    (whole,) = translator.translate([long], beam=2, nbest=2)
+    parts = [
+        translator.tokenizer.decode(part)
+        for part in translator.tokenizer.parts(*translator.tokenizer.encode([long]), LONGEST - 1)
+    ]
+    assert whole.parts == len(parts) > 1
+    assert " ".join(parts) == long
+    assert all(part.endswith((".", "?")) for part in parts)
+    of_parts = translator.translate(parts, beam=2, nbest=2)
+    assert [text for text, _ in whole.hypotheses] == [
+        normalise(" ".join(t.hypotheses[rank][0] for t in of_parts)) for rank in range(2)
+    ]
+    for rank in range(2):
+        alone = [t.hypotheses[rank][1] for t in of_parts]
+        assert whole.hypotheses[rank][1].log_probability == pytest.approx(
+            sum(h.log_probability for h in alone), rel=1e-3
+        )
+        assert whole.hypotheses[rank][1].ids == [piece for h in alone for piece in h.ids]
+
+
+def test_the_model_never_sees_a_source_that_is_longer_than_it_may_be(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    start = translator.model.start
+    monkeypatch.setattr(translator.model, "start", lambda src: seen.append(tuple(src.shape)) or start(src))
+    sources = ["😀" * 5_000, "語" * 2_000, "ab " * 400, "x"]
+    found = translator.translate(sources, beam=4, max_length=2)
+    assert [t.source for t in found] == sources
+    assert all(t.parts > 1 for t in found[:2])
+    assert max(length for _, length in seen) == LONGEST
+    assert all(rows * 4 * length <= BATCH_TOKENS for rows, length in seen)
+
+
+def test_what_is_translated_in_parts_can_not_be_looked_into(translator: Translator) -> None:
+    (found,) = translator.translate(["😀" * 500], beam=1, max_length=2)
+    for look in (lambda: translator.attention_maps(found), lambda: translator.explain(found.source)):
+        with pytest.raises(ValueError, match="too long to look into: at most 511"):
+            look()
 
 
 def test_a_string_where_a_list_belongs_is_refused(translator: Translator) -> None:
