@@ -4,9 +4,9 @@ python scripts/attention_page.py [runs/NAME] [--output FILE.html]
 """
 
 import argparse
-import sys
 from pathlib import Path
 
+from mt.command import command
 from mt.inspection.film import attention_page, read_film
 from mt.runs import newest_checkpoint
 
@@ -23,7 +23,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with command():
         main()
-    except (ValueError, OSError) as error:
-        sys.exit(f"attention_page.py: {error}")

@@ -11,7 +11,6 @@ Further arguments are overrides, as train.py takes them. Everything runs on the 
 import argparse
 import json
 import logging
-import sys
 import tempfile
 import warnings
 from pathlib import Path
@@ -24,6 +23,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
+from mt.command import command
 from mt.data.corpus import prepare
 from mt.runs import BEST, checkpoint_of
 from mt.training.benchmark import (
@@ -119,7 +119,5 @@ if __name__ == "__main__":
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     for module in ("lightning", "torch.nn.modules.transformer"):
         warnings.filterwarnings("ignore", module=module)
-    try:
+    with command(TypeError, HydraException, OmegaConfBaseException):
         main()
-    except (ValueError, TypeError, OSError, HydraException, OmegaConfBaseException) as error:
-        sys.exit(f"benchmark.py: {' '.join(str(error).split())}")

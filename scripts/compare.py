@@ -9,6 +9,7 @@ A run is named by the overrides in which it differs from the others; the table i
 import argparse
 import sys
 
+from mt.command import command
 from mt.training.comparison import comparison_figure, comparison_table, read_runs
 
 
@@ -26,7 +27,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with command():
         main()
-    except (ValueError, OSError) as error:
-        sys.exit(f"compare.py: {error}")

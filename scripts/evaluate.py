@@ -18,6 +18,7 @@ from dataclasses import asdict
 
 from rich.console import Console
 
+from mt.command import command
 from mt.data.readers import read_lines
 from mt.runs import BEST, checkpoint_of, newest_checkpoint
 from mt.training.scores import score
@@ -54,7 +55,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with command():
         main()
-    except (ValueError, OSError) as error:
-        sys.exit(f"evaluate.py: {error}")

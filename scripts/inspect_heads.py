@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from mt.command import command
 from mt.inspection.alignment import aligned_pairs, baseline_aer
 from mt.inspection.heads import score_heads
 from mt.inspection.heads_report import heads_table, save_heads_figure
@@ -49,7 +50,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with command():
         main()
-    except (ValueError, OSError) as error:
-        sys.exit(f"inspect_heads.py: {error}")

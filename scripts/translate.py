@@ -14,13 +14,17 @@ for number in (signal.SIGINT, signal.SIGTERM):  # before the imports; what is op
     signal.signal(number, lambda number, _: sys.exit(128 + number))
 
 import argparse
+import codecs
 import json
+import os
+import stat
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
+from mt.command import command
 from mt.runs import BEST, checkpoint_of, newest_checkpoint
 from mt.translator import LONGEST, Explanation, Translation, Translator
 
@@ -50,25 +54,45 @@ def arguments() -> argparse.Namespace:
         parser.error("sentences or --input, not both")
     if args.attention and len(args.sentences) != 1 and (args.sentences or args.input):
         parser.error("--attention takes exactly one sentence")
-    if args.output and args.input and Path(args.output).exists() and Path(args.output).samefile(args.input):
-        parser.error("--output would overwrite --input")
+    if not args.sentences and output_is_input(args):
+        parser.error("the output would overwrite the input")
     return args
 
 
 LONGEST_LINE = 4_000_000  # bytes: a million characters of any script
 
 
+def output_is_input(args: argparse.Namespace) -> bool:
+    """However it is named: as a file, a link to it, or by the shell's < and > (which has emptied it by then)."""
+    try:
+        source = Path(args.input).stat() if args.input else os.fstat(sys.stdin.fileno())
+        target = Path(args.output).stat() if args.output else os.fstat(sys.stdout.fileno())
+    except OSError:  # one of them isn't there yet, or is no file
+        return False
+    return stat.S_ISREG(source.st_mode) and os.path.samestat(source, target)
+
+
 def source_lines(args: argparse.Namespace) -> Iterator[str]:
-    """Lines end at a newline and nowhere else; what is not UTF-8 becomes the replacement character."""
+    """Opened at once: a missing input shows before the output is emptied."""
     if args.sentences:
-        for sentence in args.sentences:
-            yield sentence.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-        return
-    with Path(args.input).open("rb") if args.input else sys.stdin.buffer as file:
+        return (s.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for s in args.sentences)
+    return decoded(Path(args.input).open("rb") if args.input else sys.stdin.buffer)
+
+
+def decoded(file: BinaryIO) -> Iterator[str]:
+    """Lines end at a newline and nowhere else; what is not UTF-8 becomes the replacement character, and is told."""
+    with file:
         for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), 1):
             if len(line) > LONGEST_LINE:
-                raise ValueError(f"{args.input or 'standard input'}:{number}: a line of more than {LONGEST_LINE} bytes")
-            yield line.rstrip(b"\r\n").decode("utf-8", errors="replace")
+                raise ValueError(f"{file.name}:{number}: a line of more than {LONGEST_LINE} bytes")
+            content = line.rstrip(b"\r\n").removeprefix(codecs.BOM_UTF8 if number == 1 else b"")
+            text = content.decode(errors="replace")
+            if text.encode() != content:
+                print(
+                    f"line {number:,} is not UTF-8: what can't be read became \N{REPLACEMENT CHARACTER}",
+                    file=sys.stderr,
+                )
+            yield text
 
 
 def lines_of(translation: Translation, explanation: Explanation | None, args: argparse.Namespace) -> str:
@@ -82,7 +106,8 @@ def lines_of(translation: Translation, explanation: Explanation | None, args: ar
                 "ending": explanation.ending,
             }
         return json.dumps(content, ensure_ascii=False)
-    return "\n".join(text for text, _ in translation.hypotheses)
+    texts = [text for text, _ in translation.hypotheses]
+    return "\n".join([*texts, *[""] * (args.nbest - len(texts))])  # a blank line has one translation
 
 
 def show_explanation(explanation: Explanation, file: TextIO) -> None:
@@ -162,7 +187,5 @@ def read_line() -> str:
 
 
 if __name__ == "__main__":
-    try:
+    with command():
         main()
-    except (ValueError, OSError) as error:
-        sys.exit(f"translate.py: {error}")

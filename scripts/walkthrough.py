@@ -14,11 +14,13 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from rich.constrain import Constrain
+from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
+from mt.command import command
 from mt.data.readers import EVERYDAY
 from mt.inspection.terminal import COLOURS
 from mt.inspection.walkthrough import (
@@ -92,9 +94,9 @@ def main() -> None:
     args = parser.parse_args()
     if not args.sentence.split():
         raise ValueError("the sentence is empty")
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     if args.html:
-        console = Console(highlight=False, record=True, width=100, file=io.StringIO())
+        console = Console(highlight=False, emoji=False, record=True, width=100, file=io.StringIO())
 
     # The sentence and its numbers: random ones, or those that training found.
     trained = args.checkpoint is not None
@@ -104,7 +106,7 @@ def main() -> None:
         (translation,) = translator.translate([args.sentence])
         (ids,) = tokenizer.encode([args.sentence])
         example = trained_example(model, tokenizer, ids, translation.best.ids)
-        origin = f"Every number is a trained model's. It translates: [bold]{translation.text}[/]"
+        origin = f"Every number is a trained model's. It translates: [bold]{escape(translation.text)}[/]"
     else:
         example = untrained_example(args.sentence)
         origin = "The numbers are random, as before training: follow the steps, not the meaning. "
@@ -112,7 +114,7 @@ def main() -> None:
     pieces, x = example.pieces, example.vectors
     d_model, dimensions = x.shape[1], [f"d{i}" for i in range(1, x.shape[1] + 1)]
     first = pieces[0]
-    console.print(Panel(f"[bold]Attention, step by step[/]\n{args.sentence}\n{origin}"))
+    console.print(Panel(f"[bold]Attention, step by step[/]\n{escape(args.sentence)}\n{origin}"))
 
     step(
         console,
@@ -310,7 +312,5 @@ def same(console: Console, ours: Tensor, models: Tensor) -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with command():
         main()
-    except (ValueError, OSError) as error:
-        sys.exit(f"walkthrough.py: {error}")

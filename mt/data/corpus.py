@@ -144,7 +144,7 @@ def _clean_splits(
         _keep(split, name, report)
     missing = [name for name in HELD_OUT if name not in splits]
     if missing:
-        splits.update(_split_by_content(splits.pop("train"), missing, held_out))
+        splits.update(_split_by_content(splits.pop("train"), missing, held_out, _origin(report["train"])))
         for name in missing:
             report[name]["read"] = len(splits[name])
             report["train"]["dropped"][f"now {name}"] = len(splits[name])
@@ -163,8 +163,13 @@ def _keep(split: datasets.Dataset, name: str, report: Report) -> None:
     """Note what is left of a split. ValueError, with the reasons, if that is nothing."""
     report[name]["kept"] = len(split)
     if not len(split):
-        reasons = ", ".join(f"{n} {reason}" for reason, n in report[name]["dropped"].items()) or "the file is empty"
-        raise ValueError(f"no {name} pair is left of {report[name]['read']} read ({reasons})")
+        raise ValueError(f"no {name} pair is left of {_origin(report[name])}")
+
+
+def _origin(split: dict[str, Any]) -> str:
+    """How many were read, and why how many are gone."""
+    reasons = ", ".join(f"{n} {reason}" for reason, n in split["dropped"].items())
+    return f"{split['read']} read ({reasons or ('nothing left out' if split['read'] else 'the file is empty')})"
 
 
 def _read(
@@ -214,7 +219,9 @@ def _read(
     return pairs
 
 
-def _split_by_content(train: datasets.Dataset, missing: Sequence[str], held_out: int) -> dict[str, datasets.Dataset]:
+def _split_by_content(
+    train: datasets.Dataset, missing: Sequence[str], held_out: int, origin: str
+) -> dict[str, datasets.Dataset]:
     """Take about held_out pairs out for each missing split: those whose source sentence's hash falls in its share.
 
     The shares lie at the two ends of the range of hashes: when a corpus grows, no sentence moves from one to the other.
@@ -225,7 +232,7 @@ def _split_by_content(train: datasets.Dataset, missing: Sequence[str], held_out:
     if share * len(missing) > 0.5:
         most = len(train) // (2 * len(missing))
         raise ValueError(
-            f"{len(train)} pairs are too few to take {held_out} for each of {', '.join(missing)} out of them: "
+            f"{len(train)} pairs, of {origin}, are too few to take {held_out} for each of {', '.join(missing)}: "
             + (f"set data.held_out to at most {most}, or " if most else "")
             + "name files for them"
         )
