@@ -19,13 +19,17 @@ from typing import Any
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
+from jaxtyping import Float, Int
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
+from torch import Tensor, nn
 
 from mt.command import command
 from mt.data.corpus import prepare
+from mt.model.embedding import Embedding
 from mt.runs import BEST, checkpoint_of
+from mt.special_tokens import PAD
 from mt.training.benchmark import (
     Results,
     decoding,
@@ -44,6 +48,45 @@ ROOT = Path(__file__).resolve().parents[1]
 BATCHING = ("batch_tokens", "noise", "sampling", "num_workers")  # the rest of data prepares the corpus
 BUDGET = 4_096  # of the batches whose padding is measured
 CUT = 12  # pieces: an untrained model's translations end nowhere
+
+
+class UsualTransformer(nn.Module):
+    """The same network as it is usually put together: `torch.nn.Transformer` and its masks, one embedding."""
+
+    def __init__(
+        self,
+        *,
+        architecture: str,
+        attention: str,
+        positions: str,
+        vocab_size: int,
+        d_model: int,
+        num_heads: int,
+        d_ff: int,
+        encoder_layers: int,
+        decoder_layers: int,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        if (architecture, attention) != ("transformer", "scaled_dot_product"):
+            raise ValueError(f"torch has no {architecture} with attention={attention} to measure against")
+        self.embedding = Embedding(vocab_size=vocab_size, d_model=d_model, positions=positions)
+        self.dropout = nn.Dropout(dropout)
+        self.transformer = nn.Transformer(
+            d_model, num_heads, encoder_layers, decoder_layers, d_ff, dropout, batch_first=True, norm_first=True
+        )
+
+    def forward(self, src: Int[Tensor, "B S"], tgt_in: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
+        hidden = src == PAD  # as torch has it: True = may not attend
+        x = self.transformer(
+            self.dropout(self.embedding(src)),
+            self.dropout(self.embedding(tgt_in)),
+            tgt_mask=torch.ones(tgt_in.shape[1], tgt_in.shape[1], dtype=torch.bool).triu(1),
+            src_key_padding_mask=hidden,
+            tgt_key_padding_mask=tgt_in == PAD,
+            memory_key_padding_mask=hidden,
+        )
+        return nn.functional.linear(x, self.embedding.token.weight)
 
 
 def main() -> None:
@@ -81,7 +124,15 @@ def main() -> None:
     precision, _ = choose_precision("cpu") if cfg.precision == "auto" else (cfg.precision, "")
     sizes = {"vocab_size": len(corpus.tokenizer), **settings["model"]}
     matmul = matrix_products(sizes, cfg.data.batch_tokens, 10 * rounds)
-    step = training(module, data, precision=precision, gigaflops=max(matmul.values()), steps=steps, rounds=rounds)
+    step = training(
+        module,
+        data,
+        UsualTransformer(**sizes),
+        precision=precision,
+        gigaflops=max(matmul.values()),
+        steps=steps,
+        rounds=rounds,
+    )
     own, large = (input_pipeline(data, budget, 10 * steps) for budget in (cfg.data.batch_tokens, BUDGET))
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = args.checkpoint or Path(folder) / BEST

@@ -1,5 +1,8 @@
 """What the benchmark measures is what it says: the same network, the same operations, the same translations."""
 
+import runpy
+from pathlib import Path
+
 import pytest
 import torch
 from conftest import PAIRS
@@ -8,10 +11,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from mt.data.batching import make_batch
 from mt.model.transformer import Transformer
 from mt.special_tokens import BOS, EOS, PAD
-from mt.training.benchmark import UsualTransformer, batch_flops, decoding, medians, plain_greedy, step_flops
+from mt.training.benchmark import batch_flops, decoding, medians, plain_greedy, step_flops
 from mt.training.module import TranslationModule
 
 SIZES = {"vocab_size": 19, "d_model": 12, "num_heads": 3, "d_ff": 20, "encoder_layers": 2, "decoder_layers": 3}
+KIND = {"attention": "scaled_dot_product", "positions": "sinusoidal"}
 SRC = torch.tensor([[4, 5, 6, 7, 8, 9, EOS], [10, 11, 4, EOS, PAD, PAD, PAD]])
 TGT = torch.tensor([[BOS, 12, 13, 14, 15], [BOS, 16, 17, PAD, PAD]])
 
@@ -19,10 +23,12 @@ TGT = torch.tensor([[BOS, 12, 13, 14, 15], [BOS, 16, 17, PAD, PAD]])
 def test_the_usual_code_is_the_same_network() -> None:
     """torch's names and ours, one for one: the same shapes, and the same logits with the same weights."""
     torch.manual_seed(0)
-    ours = Transformer(**SIZES, dropout=0.1).eval()
+    ours = Transformer(**SIZES, **KIND, dropout=0.1).eval()
     for parameter in ours.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
-    theirs = UsualTransformer(**SIZES, dropout=0.1).eval()
+    script = Path(__file__).parents[1] / "scripts" / "benchmark.py"
+    usual = runpy.run_path(str(script))["UsualTransformer"]
+    theirs = usual(architecture="transformer", **SIZES, **KIND, dropout=0.1).eval()
     state = ours.state_dict()
     names = {
         "self_attn.out_proj": "self_attention.output",
@@ -54,7 +60,7 @@ def test_the_usual_code_is_the_same_network() -> None:
 
 
 def test_the_operations_of_a_step_are_those_that_torch_counts() -> None:
-    model = Transformer(**SIZES, dropout=0.0)
+    model = Transformer(**SIZES, **KIND, dropout=0.0)
     src, tgt = torch.full((2, 7), 4), torch.full((2, 5), 5)
     with FlopCounterMode(display=False) as counter:
         model(src, tgt).sum().backward()
