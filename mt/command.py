@@ -8,19 +8,23 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
-@contextmanager
-def command(*users_errors: type[Exception]) -> Iterator[None]:
-    """What a user can cause (ValueError, OSError and the given) is one line on stderr and exit code 1.
-
-    Output is UTF-8. A closed stream is an empty one; a reader that has enough (`| head`) ends the command without a
-    word, code 141.
-    """
+def open_streams() -> None:
+    """Output is UTF-8, wherever it goes; a closed stream is an empty one."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+@contextmanager
+def command(*users_errors: type[Exception]) -> Iterator[None]:
+    """What a user can cause (ValueError, OSError and the given) is one line on stderr and exit code 1.
+
+    A reader that has enough (`| head`) ends the command without a word, code 141.
+    """
+    open_streams()
     try:
         yield
         sys.stdout.flush()

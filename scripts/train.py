@@ -27,6 +27,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
+from mt.command import open_streams
 from mt.data.corpus import prepare
 from mt.runs import BEST, LAST, checkpoint_of, run_folder
 from mt.training.callbacks import Throughput
@@ -156,6 +157,7 @@ def main(cfg: DictConfig) -> None:
 
 
 if __name__ == "__main__":
+    open_streams()
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra's own errors come here, rather than in its many lines
     try:
         main()

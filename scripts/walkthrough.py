@@ -92,6 +92,7 @@ def main() -> None:
     )
     parser.add_argument("--html", metavar="FILE", help="write a page instead of the terminal's text")
     args = parser.parse_args()
+    args.sentence = args.sentence.encode("utf-8", "surrogateescape").decode("utf-8", "replace")  # an ASCII locale's
     if not args.sentence.split():
         raise ValueError("the sentence is empty")
     console = Console(highlight=False, emoji=False)

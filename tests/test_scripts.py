@@ -256,3 +256,45 @@ def test_every_command_of_the_readme_runs(users_files: Path, command: str) -> No
     else:
         out = output(run(users_files, *words, *SMALL, f"data.cache_dir='{users_files}/cache'"))
         assert out.count("test sentences") == (3 if "-m" in words else 1)
+
+
+def test_the_output_is_never_the_input_and_a_missing_input_empties_no_output(folder: Path) -> None:
+    file = folder / "precious.txt"
+    file.write_bytes(b"Good morning.\n")
+    (folder / "link.txt").symlink_to(file)
+    for given in (["--input", file.name], ["--output", file.name, "--input", "link.txt"], ["--output", "link.txt"]):
+        with file.open("rb") as source, file.open("ab") as target:
+            command = [sys.executable, str(ROOT / "scripts/translate.py"), *given]
+            done = subprocess.run(command, cwd=folder, stdin=source, stdout=target, stderr=subprocess.PIPE, timeout=300)
+        assert "overwrite the input" in refusal(done)
+    assert "missing.txt" in refusal(
+        run(folder, "scripts/translate.py", "--input", "missing.txt", "--output", file.name)
+    )
+    assert file.read_bytes() == b"Good morning.\n"
+
+
+def test_a_blank_line_has_as_many_lines_as_the_others_and_a_byte_order_mark_is_none(folder: Path) -> None:
+    given = b"\xef\xbb\xbfHello.\n\nBye \xff.\n"
+    done = run(folder, "scripts/translate.py", "--beam", "2", "--nbest", "2", given=given)
+    assert output(done).split("\n")[2:4] == ["", ""] and output(done).count("\n") == 6
+    assert "line 3 is not UTF-8" in done.stderr.decode()
+    assert json.loads(output(run(folder, "scripts/translate.py", "--json", given=given[:10])))["source"] == "Hello."
+
+
+def test_closed_streams_and_a_reader_that_has_enough_end_a_command_quietly(folder: Path) -> None:
+    command = f"{sys.executable} {ROOT}/scripts/translate.py --beam 1 --max-length 2"
+    for redirected in ("a >&-", "a 2>&-", "<&-"):
+        done = subprocess.run(["bash", "-c", f"{command} {redirected}"], cwd=folder, capture_output=True, timeout=300)
+        assert output(done).count("\n") == (redirected == "a 2>&-") and b"Error" not in done.stderr
+    many = f"set -o pipefail; yes Hello. | head -2000 | {command} | head -1"
+    done = subprocess.run(["bash", "-c", many], cwd=folder, capture_output=True, timeout=300)
+    assert done.returncode == 141 and done.stderr.count(b"\n") == 1  # which checkpoint
+
+
+def test_output_is_utf8_where_the_locale_is_ascii(folder: Path) -> None:
+    ascii_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    assert "Perché" in output(run(folder, "scripts/walkthrough.py", "Perché?", **ascii_locale))
+
+
+def test_square_brackets_in_a_sentence_are_only_characters(folder: Path) -> None:
+    assert "The [/] house [red]" in output(run(folder, "scripts/walkthrough.py", "The [/] house [red]"))
