@@ -7,6 +7,7 @@ import os
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1"}  # read when they are first imported
 
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import torch
@@ -65,7 +66,18 @@ SIZES = {"d_model": 12, "num_heads": 3, "d_ff": 20, "encoder_layers": 2, "decode
 def model() -> Transformer:
     """B=2 T=5 S=7 D=12 H=3 and V=19 are pairwise distinct in the tests that use it."""
     torch.manual_seed(0)
-    return Transformer(vocab_size=19, attention="scaled_dot_product", positions="sinusoidal", **SIZES).eval()
+    return unlike(Transformer(vocab_size=19, attention="scaled_dot_product", positions="sinusoidal", **SIZES).eval())
+
+
+Model = TypeVar("Model", bound=EncoderDecoder)
+
+
+def unlike(model: Model) -> Model:
+    """With weights of which none is a copy of another, as they are at a model's start: a mix-up shows."""
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.xavier_uniform_(parameter)
+    return model
 
 
 @pytest.fixture(
@@ -81,7 +93,7 @@ def any_model(request: pytest.FixtureRequest) -> EncoderDecoder:
     architecture, attention, positions = request.param
     torch.manual_seed(0)
     if architecture == "transformer":
-        return Transformer(vocab_size=19, attention=attention, positions=positions, **SIZES).eval()
+        return unlike(Transformer(vocab_size=19, attention=attention, positions=positions, **SIZES).eval())
     return Recurrent(vocab_size=19, attention=attention, d_model=12, num_heads=3, dropout=0.4).eval()
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import SIZES
 from jaxtyping import TypeCheckError
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -245,6 +246,16 @@ def test_the_output_projection_is_the_embedding(any_model: EncoderDecoder) -> No
 def test_shapes_are_checked_in_the_tests(model: Transformer, src: Tensor) -> None:
     with pytest.raises(TypeCheckError):
         model(src, TGT)
+
+
+def test_attention_starts_by_looking_at_what_is_alike_and_taking_it_over() -> None:
+    model = Transformer(vocab_size=19, attention="scaled_dot_product", positions="sinusoidal", **SIZES)
+    attentions = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
+    assert len(attentions) == 2 + 2 * 2
+    for attention in attentions:
+        assert torch.equal(attention.key.weight, attention.query.weight)
+        assert torch.equal(attention.output.weight, attention.value.weight.T)
+        assert not torch.equal(attention.value.weight, attention.query.weight)
 
 
 def test_attention_is_written_by_hand() -> None:
