@@ -22,6 +22,7 @@ from torch import Tensor
 
 from mt.command import command
 from mt.data.readers import EVERYDAY
+from mt.inspection.attention_maps import AttentionMap
 from mt.inspection.terminal import COLOURS
 from mt.inspection.walkthrough import (
     cosines,
@@ -33,6 +34,7 @@ from mt.inspection.walkthrough import (
     weighted_values,
     words_in_context,
 )
+from mt.inspection.words import merge
 from mt.runs import BEST, checkpoint_of, newest_checkpoint
 from mt.translator import Translator
 
@@ -293,10 +295,11 @@ comes out as a vector of its own. The cosine between these is {cosines(vectors, 
         for bank, other, italian in zip(banks, banks[::-1], translator.translate([RIVER, MONEY]), strict=True):
             (ids,) = tokenizer.encode([bank.sentence])
             seen = trained_example(model, tokenizer, ids, italian.best.ids).encoder
-            row = next(i for i, piece in enumerate(seen.query_names) if "bank" in piece)
-            shares = seen.heads().weights[:, row].mean(dim=0)
+            words = merge(AttentionMap("", seen.heads().weights, seen.query_names, seen.key_names))
+            row = words.queries.index("bank")
+            shares = words.weights[:, row].mean(dim=0)
             most = [i for i in shares.argsort(descending=True).tolist() if i != row][:3]
-            top = ", ".join(f"{seen.key_names[i]} {shares[i]:.1%}" for i in most)
+            top = ", ".join(f"{words.keys[i]} {shares[i]:.1%}" for i in most)
             close = ", ".join(f"{w.word} +{nearer:.2f}" for nearer, w in parting(bank, other, others, 6))
             console.print(Text.assemble("\n", (bank.sentence, "bold"), f"  →  {italian.text}"))
             console.print(Text(f"  looks at itself {shares[row]:.0%}, {top} (layer 1, mean of the heads)"))
