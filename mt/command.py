@@ -2,10 +2,17 @@
 
 import io
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+
+def end_by_signals() -> None:
+    """Ctrl-C and SIGTERM end the process as an exit does, what is open closed. Before the imports that take long."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
 
 
 def open_streams() -> None:

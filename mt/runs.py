@@ -29,6 +29,11 @@ def checkpoint_of(path: str, name: str) -> Path:
     return found
 
 
+def best_checkpoint(path: str | None) -> Path:
+    """`checkpoint_of` a file or a run's folder; None: the newest run's best."""
+    return newest_checkpoint() if path is None else checkpoint_of(path, BEST)
+
+
 def newest_checkpoint() -> Path:
     """The newest run's best checkpoint below runs/. ValueError where there is none."""
     found = sorted(Path("runs").glob(f"**/{BEST}"), key=lambda path: path.stat().st_mtime)

@@ -39,13 +39,12 @@ from mt.training.benchmark import (
     startup,
     training,
 )
-from mt.training.datamodule import TranslationData
+from mt.training.datamodule import BATCHING, TranslationData
 from mt.training.module import TranslationModule
 from mt.training.precision import choose_precision
 from mt.translator import Translator
 
 ROOT = Path(__file__).resolve().parents[1]
-BATCHING = ("batch_tokens", "noise", "sampling", "num_workers")  # the rest of data prepares the corpus
 BUDGET = 4_096  # of the batches whose padding is measured
 CUT = 12  # pieces: an untrained model's translations end nowhere
 

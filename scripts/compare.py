@@ -8,8 +8,10 @@ A run is named by the overrides in which it differs from the others; the table i
 
 import argparse
 import sys
+from pathlib import Path
 
 from mt.command import command
+from mt.inspection.figures import save_figure
 from mt.training.comparison import comparison_figure, comparison_table, read_runs
 
 
@@ -22,7 +24,7 @@ def main() -> None:
     runs = read_runs(args.runs)
     print(comparison_table(runs))
     if args.figure:
-        comparison_figure(runs).savefig(args.figure)
+        save_figure(comparison_figure(runs), Path(args.figure))
         print(f"chart {args.figure}", file=sys.stderr)
 
 

@@ -6,11 +6,11 @@ A line of the reference file may hold several references, separated by tabs.
 """
 
 # ruff: noqa: E402
-import signal
 import sys
 
-for number in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(number, lambda number, _: sys.exit(128 + number))
+from mt.command import command, end_by_signals
+
+end_by_signals()
 
 import argparse
 import json
@@ -18,9 +18,8 @@ from dataclasses import asdict
 
 from rich.console import Console
 
-from mt.command import command
 from mt.data.readers import read_lines
-from mt.runs import BEST, checkpoint_of, newest_checkpoint
+from mt.runs import best_checkpoint
 from mt.training.scores import score
 from mt.translator import Translator
 
@@ -41,7 +40,7 @@ def main() -> None:
         raise ValueError(f"{args.src} has {len(sources)} lines, {args.ref} has {len(references)}")
     if empty := [number for number, row in enumerate(references, 1) if not row]:
         raise ValueError(f"{args.ref}:{empty[0]}: no reference")
-    checkpoint = checkpoint_of(args.checkpoint, BEST) if args.checkpoint is not None else newest_checkpoint()
+    checkpoint = best_checkpoint(args.checkpoint)
     translator = Translator.load(checkpoint, args.device)
     print(f"checkpoint {checkpoint}", file=sys.stderr)
     scores = score([t.text for t in translator.translate(sources, beam=args.beam)], references)

@@ -18,7 +18,7 @@ from mt.command import command
 from mt.inspection.alignment import aligned_pairs, baseline_aer
 from mt.inspection.heads import score_heads
 from mt.inspection.heads_report import heads_table, save_heads_figure
-from mt.runs import BEST, checkpoint_of, newest_checkpoint
+from mt.runs import best_checkpoint
 from mt.training.scores import chrf_drops
 from mt.translator import Translator
 
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
 
-    checkpoint = checkpoint_of(args.checkpoint, BEST) if args.checkpoint else newest_checkpoint()
+    checkpoint = best_checkpoint(args.checkpoint)
     translator = Translator.load(checkpoint, args.device)
     print(f"checkpoint {checkpoint}", file=sys.stderr)
     aligned = aligned_pairs(translator.src, translator.tgt)

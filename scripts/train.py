@@ -1,11 +1,11 @@
 """Train a translator, test it, and say how to use it: python scripts/train.py --help"""
 
 # ruff: noqa: E402
-import signal
 import sys
 
-for number in (signal.SIGINT, signal.SIGTERM):  # before the imports, which take seconds
-    signal.signal(number, lambda number, _: sys.exit(128 + number))
+from mt.command import end_by_signals, open_streams, refusal
+
+end_by_signals()
 
 import logging
 import os
@@ -27,19 +27,17 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
-from mt.command import open_streams
 from mt.data.corpus import prepare
 from mt.runs import BEST, LAST, checkpoint_of, run_folder
 from mt.training.callbacks import Throughput
 from mt.training.checkpoints import WholeFiles, load_to_resume
-from mt.training.datamodule import TranslationData
+from mt.training.datamodule import BATCHING, TranslationData
 from mt.training.module import TranslationModule
 from mt.training.precision import choose_precision
 from mt.training.report import corpus_table, evaluate, print_report, write_summary
 from mt.training.settings import check_settings
 from mt.translator import Translator
 
-BATCHING = ("batch_tokens", "noise", "sampling", "num_workers")  # the rest of data prepares the corpus
 OmegaConf.register_new_resolver("run_folder", run_folder, use_cache=True)
 
 
@@ -140,7 +138,7 @@ failed: list[str] = []  # jobs of a sweep
 
 def line(error: BaseException) -> str:
     reason = error.__cause__ if isinstance(error, InstantiationException) and error.__cause__ else error
-    return f"train.py: {' '.join(str(reason).partition('Config search path')[0].split())}"
+    return refusal(str(reason).partition("Config search path")[0])
 
 
 @hydra.main(config_path="../conf", config_name="train", version_base="1.3")

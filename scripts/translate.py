@@ -7,11 +7,11 @@ python scripts/translate.py                                (a prompt, on a termi
 """
 
 # ruff: noqa: E402
-import signal
 import sys
 
-for number in (signal.SIGINT, signal.SIGTERM):  # before the imports; what is open is closed, its lines complete
-    signal.signal(number, lambda number, _: sys.exit(128 + number))
+from mt.command import command, end_by_signals
+
+end_by_signals()
 
 import argparse
 import codecs
@@ -24,8 +24,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from mt.command import command
-from mt.runs import BEST, checkpoint_of, newest_checkpoint
+from mt.runs import best_checkpoint
 from mt.translator import LONGEST, Explanation, Translation, Translator
 
 
@@ -143,7 +142,7 @@ def show_attention(translator: Translator, translation: Translation, where: str,
 def main() -> None:
     args = arguments()
     sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
-    checkpoint = checkpoint_of(args.checkpoint, BEST) if args.checkpoint is not None else newest_checkpoint()
+    checkpoint = best_checkpoint(args.checkpoint)
     translator = Translator.load(checkpoint, args.device)
     print(f"checkpoint {checkpoint}", file=sys.stderr)
     options = {name: getattr(args, name) for name in ("beam", "length_penalty", "nbest", "max_length", "batch_size")}
@@ -153,17 +152,18 @@ def main() -> None:
     if interactive:
         print("A sentence a line; an empty one, or Ctrl-D, ends.", file=sys.stderr)
     lines = iter(read_line, "") if interactive else source_lines(args)
-    translations: Iterator[Translation]
-    if interactive or args.attention or args.explain:
-        translations = (translator.translate([line], **options)[0] for line in lines)
+    results: Iterator[tuple[Translation, Explanation | None]]
+    if args.explain:
+        results = ((e.translation, e) for e in (translator.explain(line, **options) for line in lines))
+    elif interactive or args.attention:
+        results = ((translator.translate([line], **options)[0], None) for line in lines)
     else:
-        translations = translator.translate_stream(lines, **options)
+        results = ((translation, None) for translation in translator.translate_stream(lines, **options))
 
     in_parts = 0
     progress = sys.stderr.isatty() and not interactive and bool(args.output or not sys.stdout.isatty())
     with Path(args.output).open("w", encoding="utf-8", newline="\n") if args.output else nullcontext(sys.stdout) as out:
-        for number, translation in enumerate(translations, 1):
-            explanation = translator.explain(translation.source, **options) if args.explain else None
+        for number, (translation, explanation) in enumerate(results, 1):
             out.write(f"{lines_of(translation, explanation, args)}\n")  # in one piece: a signal can't cut it
             if explanation and not args.json:
                 show_explanation(explanation, out)

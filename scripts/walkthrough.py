@@ -35,7 +35,7 @@ from mt.inspection.walkthrough import (
     words_in_context,
 )
 from mt.inspection.words import merge
-from mt.runs import BEST, checkpoint_of, newest_checkpoint
+from mt.runs import best_checkpoint
 from mt.translator import Translator
 
 SENTENCE = "Life is short, eat dessert first."
@@ -104,7 +104,7 @@ def main() -> None:
     # The sentence and its numbers: random ones, or those that training found.
     trained = args.checkpoint is not None
     if trained:
-        translator = Translator.load(checkpoint_of(args.checkpoint, BEST) if args.checkpoint else newest_checkpoint())
+        translator = Translator.load(best_checkpoint(args.checkpoint or None))
         model, tokenizer = translator.model, translator.tokenizer
         (translation,) = translator.translate([args.sentence])
         (ids,) = tokenizer.encode([args.sentence])

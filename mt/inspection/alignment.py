@@ -55,9 +55,8 @@ def ibm_model_1(pairs: Sequence[tuple[str, str]], iterations: int = 5) -> list[s
     """
     src_ids: dict[str, int] = {"": 0}
     tgt_ids: dict[str, int] = {}
-    cells: list[
-        tuple[int, int, int]
-    ] = []  # a source word and a target word of one pair: their ids, and which occurrence of a target word it is
+    # A source word and a target word of one pair: their ids, and which occurrence of a target word it is.
+    cells: list[tuple[int, int, int]] = []
     occurrences: list[tuple[int, int, list[int]]] = []  # of a target word: its pair, its place, its cells
     for number, (src, tgt) in enumerate(pairs):
         row = [0, *(src_ids.setdefault(word, len(src_ids)) for word in words(src.lower()))]

@@ -68,7 +68,6 @@ def attention_page(title: str, frames: Sequence[dict[str, Any]]) -> str:
 
 
 def _scene(scene: Scene) -> dict[str, Any]:
-    words = [asdict(word) for word in scene.words]
     texts = {"source": scene.source, "target": scene.target, "translation": scene.translation}
     maps, sides = [], {}
     for m in scene.maps:

@@ -63,9 +63,8 @@ class Embedding(nn.Module):
         if positions not in POSITIONS:
             raise ValueError(f"positions={positions} is none of {', '.join(POSITIONS)}")
         self.token = nn.Embedding(vocab_size, d_model)
-        nn.init.normal_(
-            self.token.weight, std=0.5 * d_model**-0.5
-        )  # half the usual: at first, positions count for more
+        # Half the usual spread: at first, positions count for more.
+        nn.init.normal_(self.token.weight, std=0.5 * d_model**-0.5)
         self.positions = POSITIONS[positions](d_model)
 
     def forward(self, ids: Int[Tensor, "B T"], start: int = 0) -> Float[Tensor, "B T D"]:

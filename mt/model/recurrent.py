@@ -5,7 +5,7 @@ looks at the source, and what it sees enters its next state. Without attention i
 source at every step (Cho et al. 2014), and all that a long sentence says has to fit into it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -101,7 +101,7 @@ class DecoderState:
 
     hidden: Float[Tensor, "B W D"]
     memory: KeysValues
-    src: Int[Tensor, "B S"]
+    src_mask: Bool[Tensor, "B 1 S"]
 
 
 class Recurrent(EncoderDecoder):
@@ -133,12 +133,13 @@ class Recurrent(EncoderDecoder):
         return torch.cat(outputs, dim=1)
 
     def start(self, src: Int[Tensor, "B S"]) -> DecoderState:
-        return DecoderState(*self.decoder.start(self.encode(src), padding_mask(src)), src)
+        src_mask = padding_mask(src)
+        return DecoderState(*self.decoder.start(self.encode(src), src_mask), src_mask)
 
     def step(self, state: DecoderState, last: Int[Tensor, "B W"]) -> tuple[DecoderState, Float[Tensor, "B W V"]]:
-        hidden, output = self.decoder.step(self.embedding(last), state.hidden, state.memory, padding_mask(state.src))
-        return DecoderState(hidden, state.memory, state.src), self.logits(output)
+        hidden, output = self.decoder.step(self.embedding(last), state.hidden, state.memory, state.src_mask)
+        return replace(state, hidden=hidden), self.logits(output)
 
     def select(self, state: DecoderState, sentences: Int[Tensor, "B"], parents: Int[Tensor, "B W"]) -> DecoderState:
         hidden = state.hidden[sentences[:, None], parents]
-        return DecoderState(hidden, state.memory.rows(sentences), state.src[sentences])
+        return DecoderState(hidden, state.memory.rows(sentences), state.src_mask[sentences])

@@ -14,6 +14,8 @@ from mt.data.batching import Batch, token_budget_batches
 from mt.data.corpus import Corpus, lengths
 from mt.data.examples import BatchedPairs
 
+BATCHING = ("batch_tokens", "noise", "sampling", "num_workers")  # of conf/data; the rest prepares the corpus
+
 
 class TranslationData(L.LightningDataModule):
     """batch_tokens bounds rows × longest side of a batch, in pieces. Use with reload_dataloaders_every_n_epochs=1.
