@@ -67,7 +67,7 @@ class UsualTransformer(nn.Module):
         dropout: float,
     ) -> None:
         super().__init__()
-        if (architecture, attention) != ("transformer", "scaled_dot_product"):
+        if architecture != "transformer" or attention not in ("scaled_dot_product", "cosine"):
             raise ValueError(f"torch has no {architecture} with attention={attention} to measure against")
         self.embedding = Embedding(vocab_size=vocab_size, d_model=d_model, positions=positions)
         self.dropout = nn.Dropout(dropout)

@@ -35,6 +35,7 @@ from mt.inspection.walkthrough import (
     words_in_context,
 )
 from mt.inspection.words import merge
+from mt.model.attention_variants import CosineAttention
 from mt.runs import best_checkpoint
 from mt.translator import Translator
 
@@ -199,6 +200,11 @@ Random queries, each with eight keys:""",
     call, heads = example.encoder, example.encoder.heads()
     width = heads.q.shape[-1]
     what = "x (with its positions, normalised: what the encoder's first layer reads)" if trained else "x"
+    scores = f"Scores q·k / √{width}"
+    if isinstance(call.attention, CosineAttention):
+        gains = ", ".join(f"{gain:.1f}" for gain in call.attention.gain.tolist())
+        scores = f"""Its scores are g · cosine(q, k): like q·k / √{width}, but lengths don't count, and each head learns
+a g of its own, how sharply it chooses (here {gains})"""
     step(
         console,
         "7  What is learned: W_q, W_k, W_v",
@@ -208,7 +214,7 @@ So far a piece is most similar to itself, and nothing could be learned. Three ma
   key   k = x W_k   what I can be found by
   value v = x W_v   what I say when I am found
 Training finds the matrices (and a bias each). One head: {what} is {shape(call.queries)}, W_q is {shape(heads.w_q[0])},
-so q is {shape(heads.q[0])}. Scores q·k / √{width}, softmax, and the shares of head 1 are:""",
+so q is {shape(heads.q[0])}. {scores}; softmax, and the shares of head 1 are:""",
     )
     matrix(console, call.query_names, call.key_names, heads.weights[0], weights=True)
     console.print(f"\nIts result, shares times v, is {shape(heads.contexts[0])}. For “{first}”:")

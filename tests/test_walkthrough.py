@@ -24,6 +24,7 @@ from mt.inspection.walkthrough import (
     words_in_context,
 )
 from mt.model.attention import MultiHeadAttention
+from mt.model.attention_variants import CosineAttention
 from mt.model.recurrent import Recurrent
 from mt.training.module import TranslationModule
 
@@ -106,6 +107,18 @@ def test_heads_by_einsum_equal_torchs_attention_and_ours_and_every_step_equals_n
         np.testing.assert_allclose(found.concatenated[:, rows], context, atol=1e-5)
 
 
+@torch.inference_mode()
+def test_heads_by_einsum_score_by_cosine_where_the_model_does() -> None:
+    module, x, y = CosineAttention(d_model=D, num_heads=H, dropout=0.0).eval(), torch.randn(Q, D), torch.randn(K, D)
+    nn.init.uniform_(module.gain, 3, 9)
+    found = heads_by_einsum(module, x, y, torch.ones(Q, K, dtype=torch.bool))
+    for head in range(H):
+        cosine = F.cosine_similarity(found.q[head][:, None], found.k[head][None], dim=-1)
+        torch.testing.assert_close(found.scores[head], module.gain[head] * cosine)
+    output = module(x[None], y[None], torch.ones(1, 1, K, dtype=torch.bool))[0]
+    torch.testing.assert_close(found.output, output, atol=1e-5, rtol=1e-5)
+
+
 def check(call: Call) -> Tensor:
     """The weights, whose output is that of the model's own attention."""
     heads = call.heads()
@@ -137,7 +150,7 @@ def test_a_trained_examples_weights_are_those_that_the_model_has_in_its_own_forw
     torch.testing.assert_close(check(example.cross), maps["decoder.layers.1.cross_attention"])
     assert not any(part._forward_pre_hooks for part in model.modules())
     model = Recurrent(vocab_size=len(tokenizer), attention="additive", d_model=8, num_heads=1, dropout=0.0)
-    with pytest.raises(ValueError, match="a transformer with scaled_dot_product"):
+    with pytest.raises(ValueError, match="a transformer with scaled_dot_product or cosine"):
         trained_example(model, tokenizer, src, tgt)
 
 

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mt.model.attention import MultiHeadAttention
+from mt.model.attention_variants import CosineAttention
 from mt.model.encoder_decoder import EncoderDecoder
 from mt.special_tokens import BOS, EOS
 from mt.tokenizer import Tokenizer
@@ -66,7 +67,7 @@ class Heads:
     k: Float[Tensor, "H K E"]
     v: Float[Tensor, "H K E"]
     scores: Float[Tensor, "H Q K"]
-    """Divided by √E; -inf where the mask hides."""
+    """q·k / √E, or the head's gain times the cosine of q and k; -inf where the mask hides."""
     weights: Float[Tensor, "H Q K"]
     contexts: Float[Tensor, "H Q E"]
     concatenated: Float[Tensor, "Q D"]
@@ -90,7 +91,12 @@ def heads_by_einsum(
     q = torch.einsum("sd,hde->hse", queries, w_q) + b_q
     k = torch.einsum("sd,hde->hse", keys_values, w_k) + b_k
     v = torch.einsum("sd,hde->hse", keys_values, w_v) + b_v
-    scores = torch.einsum("hse,hke->hsk", q, k) / math.sqrt(q.shape[-1])
+    scores = torch.einsum("hse,hke->hsk", q, k)
+    if isinstance(attention, CosineAttention):
+        lengths = torch.einsum("hs,hk->hsk", q.norm(dim=-1), k.norm(dim=-1))
+        scores = attention.gain[:, None, None] * scores / lengths
+    else:
+        scores = scores / math.sqrt(q.shape[-1])
     scores = scores.masked_fill(~mask, -torch.inf)
     weights = scores.softmax(dim=-1)
     contexts = torch.einsum("hsk,hke->hse", weights, v)
@@ -157,15 +163,15 @@ def trained_example(model: EncoderDecoder, tokenizer: Tokenizer, src: list[int],
     """With the matrices and inputs of the encoder's and the decoder's first layer, and the last cross-attention.
 
     src, tgt: ids without BOS and EOS. Call with the model in eval mode. ValueError for what is no transformer with
-    scaled_dot_product attention.
+    scaled_dot_product or cosine attention.
     """
     src_ids, tgt_in = torch.tensor([[*src, EOS]]), torch.tensor([[BOS, *tgt]])
     source, target = tokenizer.pieces([*src, EOS]), tokenizer.pieces([BOS, *tgt])
 
     def call(name: str, query_names: list[str], key_names: list[str]) -> Call:
         attention = dict(model.named_modules()).get(name)
-        if type(attention) is not MultiHeadAttention:
-            raise ValueError("the walkthrough needs a transformer with scaled_dot_product attention")
+        if type(attention) not in (MultiHeadAttention, CosineAttention):
+            raise ValueError("the walkthrough needs a transformer with scaled_dot_product or cosine attention")
         seen: list[tuple[Tensor, Tensor, Tensor]] = []
         hook = attention.register_forward_pre_hook(lambda _module, inputs: seen.append(inputs))
         try:

@@ -3,7 +3,6 @@
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from mt.model.attention import MultiHeadAttention
 
@@ -26,7 +25,8 @@ class CosineAttention(MultiHeadAttention):
         self.gain = nn.Parameter(torch.full((num_heads,), 10.0))
 
     def scores(self, q: Float[Tensor, "B Q H E"], k: Float[Tensor, "B K H E"]) -> Float[Tensor, "B H Q K"]:
-        cosine = torch.einsum("bqhe,bkhe->bhqk", F.normalize(q, dim=-1), F.normalize(k, dim=-1))
+        lengths = torch.einsum("bqh,bkh->bhqk", q.norm(dim=-1), k.norm(dim=-1))
+        cosine = torch.einsum("bqhe,bkhe->bhqk", q, k) / lengths.clamp(min=1e-6)
         return self.gain[:, None, None] * cosine
 
 
