@@ -9,7 +9,6 @@ import gzip
 import hashlib
 import io
 import json
-import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +17,10 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from mt.data.cleaning import SURROGATE
+
 EVERYDAY = Path(__file__).parent / "everyday"
 HELD_OUT = ("validation", "test")
-_SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which JSON can spell and UTF-8 cannot
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ def _cells(record: Any, columns: Mapping[str, str], where: str) -> Row:
         for part in name.split("."):
             cell = cell.get(part) if isinstance(cell, dict) else None
         cells.append(cell)
-    if all(isinstance(cell, str) and not _SURROGATE.search(cell) for cell in cells):
+    if all(isinstance(cell, str) and not SURROGATE.search(cell) for cell in cells):
         return cells
     return Unreadable(f"no text in {' or '.join(columns.values())}", where)
 
