@@ -180,14 +180,15 @@ def _parquet(file: str, columns: Mapping[str, str]) -> Iterator[Row]:
             table = _from_hub(file)
             names, records = table.column_names, table
         else:
-            content = parquet.ParquetFile(io.BytesIO(_uncompressed(file)) if file.endswith(".gz") else file)
+            is_gzip = file.lower().endswith(".gz")
+            content = parquet.ParquetFile(io.BytesIO(gzip.decompress(Path(file).read_bytes())) if is_gzip else file)
             names = content.schema_arrow.names
             records = (record for batch in content.iter_batches() for record in batch.to_pylist())
         if missing := {name.partition(".")[0] for name in columns.values()} - set(names):
             raise ValueError(f"{file}: no column {', '.join(sorted(missing))}; its columns: {', '.join(names)}")
         for number, record in enumerate(records, 1):
             yield _cells(record, columns, f"{file}: row {number}")
-    except (ArrowException, OSError, zlib.error) as error:
+    except (ArrowException, EOFError, OSError, zlib.error) as error:
         raise ValueError(f"{file}: {_first_line(error)}") from None
 
 
@@ -203,11 +204,6 @@ def _from_hub(file: str) -> Any:
 
 def _first_line(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
-
-
-def _uncompressed(file: str) -> bytes:
-    with gzip.open(file) as opened:
-        return opened.read()
 
 
 def _cells(record: Any, columns: Mapping[str, str], where: str) -> Row:
