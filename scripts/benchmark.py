@@ -26,20 +26,12 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from mt.command import command
-from mt.data.corpus import prepare
 from mt.model.embedding import Embedding
 from mt.runs import BEST, checkpoint_of
 from mt.special_tokens import PAD
-from mt.training.benchmark import (
-    Results,
-    decoding,
-    input_pipeline,
-    matrix_products,
-    results_table,
-    startup,
-    training,
-)
-from mt.training.datamodule import BATCHING, TranslationData
+from mt.training.benchmark import decoding, input_pipeline, matrix_products, startup, training
+from mt.training.benchmark_report import Results, results_table
+from mt.training.datamodule import TranslationData
 from mt.training.module import TranslationModule
 from mt.training.precision import choose_precision
 from mt.translator import Translator
@@ -106,20 +98,11 @@ def main() -> None:
     settings: Any = {
         name: OmegaConf.to_container(cfg[name], resolve=True) for name in ("data", "model", "optimizer", "decoding")
     }
-    batching = {name: settings["data"].pop(name) for name in BATCHING}
     trained = Translator.load(checkpoint_of(args.checkpoint, BEST)) if args.checkpoint else None
 
-    corpus = prepare(**settings["data"])
-    data = TranslationData(corpus, **batching, seed=cfg.seed)
-    module = TranslationModule(
-        model=settings["model"],
-        tokenizer=corpus.tokenizer,
-        src=cfg.data.src,
-        tgt=cfg.data.tgt,
-        corpus=corpus.fingerprint,
-        decoding=settings["decoding"],
-        **settings["optimizer"],
-    )
+    data = TranslationData.prepare(settings["data"], cfg.seed)
+    corpus = data.corpus
+    module = TranslationModule.untrained(settings, corpus)
     precision, _ = choose_precision("cpu") if cfg.precision == "auto" else (cfg.precision, "")
     sizes = {"vocab_size": len(corpus.tokenizer), **settings["model"]}
     matmul = matrix_products(sizes, cfg.data.batch_tokens, 10 * rounds)

@@ -27,11 +27,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
-from mt.data.corpus import prepare
 from mt.runs import BEST, LAST, checkpoint_of, run_folder
 from mt.training.callbacks import Throughput
 from mt.training.checkpoints import WholeFiles, load_to_resume
-from mt.training.datamodule import BATCHING, TranslationData
+from mt.training.datamodule import TranslationData
 from mt.training.module import TranslationModule
 from mt.training.precision import choose_precision
 from mt.training.report import corpus_table, evaluate, print_report, write_summary
@@ -76,25 +75,16 @@ def train(cfg: DictConfig, run: Path, console: Console) -> None:
 
     console.quiet = not trainer.is_global_zero
     started = time.perf_counter()
-    batching = {name: settings["data"].pop(name) for name in BATCHING}
-    corpus = prepare(**settings["data"])
+    data = TranslationData.prepare(settings["data"], cfg.seed)
+    corpus = data.corpus
     took = "from the cache" if corpus.cached else f"prepared in {time.perf_counter() - started:.0f} s"
     console.print(corpus_table(corpus.report, f"{cfg.data.src}-{cfg.data.tgt} pairs, {took}"))
 
     lightning.seed_everything(cfg.seed, verbose=False)
-    data = TranslationData(corpus, **batching, seed=cfg.seed)
-    module = TranslationModule(
-        model=settings["model"],
-        tokenizer=corpus.tokenizer,
-        src=cfg.data.src,
-        tgt=cfg.data.tgt,
-        corpus=corpus.fingerprint,
-        decoding=settings["decoding"],
-        **settings["optimizer"],
-    )
+    module = TranslationModule.untrained(settings, corpus)
     parameters = sum(p.numel() for p in module.parameters())
     console.print(f"model {parameters:,} parameters; precision {precision}: {reason}", highlight=False)
-    console.print("to watch: tensorboard --samples_per_plugin images=1000 --logdir runs", highlight=False)
+    console.print("to watch: tensorboard --samples_per_plugin images=1000,text=1000 --logdir runs", highlight=False)
     trainer.fit(module, data, ckpt_path=resume, weights_only=True)
     if not trainer.is_global_zero:
         return
@@ -117,7 +107,7 @@ def train(cfg: DictConfig, run: Path, console: Console) -> None:
         checkpoint=str(best),
     )
     trainer.logger.log_hyperparams(
-        {group: settings[group] for group in ("data", "model", "optimizer", "decoding")},
+        {name: settings[name] for name in ("seed", "data", "model", "optimizer", "decoding")},
         {f"test/{name}": summary["test"][name] for name in ("bleu", "chrf")},
         step=trainer.global_step,
     )

@@ -1,4 +1,5 @@
 import io
+import itertools
 import re
 import warnings
 from pathlib import Path
@@ -13,7 +14,7 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from mt.inspection.attention_maps import AttentionMap, attention_maps, record_weights
-from mt.inspection.figures import COLOURS, attention_figure, png, rgb, save_attention_figure
+from mt.inspection.figures import COLOURS, attention_figure, rgb, save_attention_figure, save_figure
 from mt.inspection.terminal import terminal_map
 from mt.model.attention import AttentionWeights
 from mt.model.transformer import Transformer
@@ -173,6 +174,18 @@ def test_every_piece_is_named_once_a_panel_row_or_the_figure_says_how_many_are()
     assert "one piece in 3 is named" in [text.get_text() for text in attention_figure(drawn(16, 80, 80)).texts]
 
 
+@pytest.mark.parametrize(("heads", "pieces"), [(1, 3), (4, 21), (4, 40), (16, 3), (16, 40), (16, 80)])
+def test_names_neither_touch_their_neighbours_nor_leave_the_picture(heads: int, pieces: int) -> None:
+    figure = attention_figure(drawn(heads, pieces, pieces))
+    boxes = [(text.get_text(), text.get_window_extent()) for text in figure.texts]
+    height, width, _ = rgb(figure).shape
+    assert all(min(box.x0, box.y0) >= 0 and box.x1 <= width and box.y1 <= height for _, box in boxes)
+    rows = sorted((box.y0, box.y1) for name, box in boxes if name.startswith("q"))
+    columns = sorted((box.x0, box.x1) for name, box in boxes if name.startswith("k"))
+    for named in (rows, columns):  # a pixel or two of a box stay empty
+        assert all(end <= start + 2 for (_, end), (start, _) in itertools.pairwise(named))
+
+
 def test_a_piece_that_is_long_or_has_no_glyph_or_looks_like_a_formula_is_drawn_without_a_warning() -> None:
     pieces = ["▁perché", "😀", "猫", r"$\frac$", "a\nb", "\x1b[1m", "x" * 500, ""]
     with warnings.catch_warnings():
@@ -183,10 +196,10 @@ def test_a_piece_that_is_long_or_has_no_glyph_or_looks_like_a_formula_is_drawn_w
     assert {"▁perché", "□", r"$\frac$", "a□b", "□[1m", "x" * 13 + "…", ""} <= names
 
 
-def test_png_and_rgb_are_the_same_picture() -> None:
+def test_a_picture_in_tensorboard_is_the_one_that_is_saved(tmp_path: Path) -> None:
     figure = attention_figure(drawn(2, 5, 7))
-    assert png(figure).startswith(b"\x89PNG")
-    assert np.array_equal((plt.imread(io.BytesIO(png(figure)))[:, :, :3] * 255).round(), rgb(figure))
+    save_figure(figure, tmp_path / "map.png")
+    assert np.array_equal((plt.imread(tmp_path / "map.png")[:, :, :3] * 255).round(), rgb(figure))
 
 
 @pytest.mark.parametrize("ending", ["png", "SVG", "pdf", "jpg"])

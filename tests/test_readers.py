@@ -215,6 +215,8 @@ def flipped(path: Path) -> None:
         ("noending", lambda path: path.write_bytes(b"a\tb\n"), "Known endings"),
         ("cut.tsv.gz", cut, "can't be read to its end"),
         ("flipped.tsv.gz", flipped, "can't be read to its end"),
+        ("cut.parquet.gz", cut, r"cut\.parquet"),
+        ("flipped.parquet.gz", flipped, r"flipped\.parquet"),
         ("empty.parquet", lambda path: path.write_bytes(b""), r"empty\.parquet"),
         ("page.parquet", lambda path: path.write_text("<html>404</html>"), r"page\.parquet"),
     ],

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 from rich.cells import cell_len
 
 from mt.data.readers import EVERYDAY
@@ -66,9 +67,10 @@ def test_a_run_leaves_a_summary_checkpoints_and_events(folder: Path) -> None:
 
 def test_tensorboard_gets_scalars_translations_pictures_and_hyperparameters(folder: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
     (run_folder,) = folder.glob("runs/*")
-    events = EventAccumulator(str(run_folder), size_guidance={"images": 0}).Reload()
+    events = EventAccumulator(str(run_folder), size_guidance={"images": 0, "tensors": 0}).Reload()
     scalars = set(events.Tags()["scalars"])
     assert {
         "train/loss",
@@ -84,7 +86,11 @@ def test_tensorboard_gets_scalars_translations_pictures_and_hyperparameters(fold
     for kind in kinds:
         assert [image.step for image in events.Images(f"attention/0/{kind}")] == [3, 6]
     assert len(images) == 2 * len(kinds)
-    assert "translations/text_summary" in events.Tags()["tensors"]
+    assert [text.step for text in events.Tensors("translations/text_summary")] == [3, 6]
+    start = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    settings = OmegaConf.load(run_folder / ".hydra" / "config.yaml")
+    groups = {f"{group}/{name}" for group in ("data", "model", "optimizer", "decoding") for name in settings[group]}
+    assert set(HParamsPluginData.FromString(start).session_start_info.hparams) == groups | {"seed"}
 
 
 def test_every_way_of_giving_sentences_gives_the_same_translations(folder: Path) -> None:

@@ -5,12 +5,12 @@ import re
 import unicodedata
 
 _NOT_WORD = re.compile(r"[\W_]+")
-_SURROGATE = re.compile("[\ud800-\udfff]")
+SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which JSON can spell and UTF-8 cannot
 
 
 def normalise(sentence: str) -> str:
     """NFC, runs of white space (line separators of every kind included) to one space, and no half characters."""
-    return " ".join(_SURROGATE.sub("\ufffd", unicodedata.normalize("NFC", sentence)).split())
+    return " ".join(SURROGATE.sub("\ufffd", unicodedata.normalize("NFC", sentence)).split())
 
 
 def key(sentence: str) -> str:

@@ -69,8 +69,8 @@ def prepare(
 
     train, validation, test: see `Source.parse`; a split that is None is taken out of train by content, about
     `held_out` pairs. columns: languages in the order of the file's columns, or [language, name] where the column has
-    another name. max_pieces, max_ratio: longer or more unequal training pairs are left
-    out. ValueError for whatever is wrong with files or settings.
+    another name. max_pieces, max_ratio: longer or more unequal training pairs are left out. ValueError for whatever
+    is wrong with files or settings.
     """
     if train is None:
         raise ValueError("data.train names no file")

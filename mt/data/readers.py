@@ -9,7 +9,6 @@ import gzip
 import hashlib
 import io
 import json
-import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +17,10 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from mt.data.cleaning import SURROGATE
+
 EVERYDAY = Path(__file__).parent / "everyday"
 HELD_OUT = ("validation", "test")
-_SURROGATE = re.compile("[\ud800-\udfff]")  # half a character, which JSON can spell and UTF-8 cannot
 
 
 @dataclass(frozen=True)
@@ -180,14 +180,15 @@ def _parquet(file: str, columns: Mapping[str, str]) -> Iterator[Row]:
             table = _from_hub(file)
             names, records = table.column_names, table
         else:
-            content = parquet.ParquetFile(io.BytesIO(_uncompressed(file)) if file.endswith(".gz") else file)
+            is_gzip = file.lower().endswith(".gz")
+            content = parquet.ParquetFile(io.BytesIO(gzip.decompress(Path(file).read_bytes())) if is_gzip else file)
             names = content.schema_arrow.names
             records = (record for batch in content.iter_batches() for record in batch.to_pylist())
         if missing := {name.partition(".")[0] for name in columns.values()} - set(names):
             raise ValueError(f"{file}: no column {', '.join(sorted(missing))}; its columns: {', '.join(names)}")
         for number, record in enumerate(records, 1):
             yield _cells(record, columns, f"{file}: row {number}")
-    except (ArrowException, OSError, zlib.error) as error:
+    except (ArrowException, EOFError, OSError, zlib.error) as error:
         raise ValueError(f"{file}: {_first_line(error)}") from None
 
 
@@ -205,11 +206,6 @@ def _first_line(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
-def _uncompressed(file: str) -> bytes:
-    with gzip.open(file) as opened:
-        return opened.read()
-
-
 def _cells(record: Any, columns: Mapping[str, str], where: str) -> Row:
     """The columns of a record; the name translation.en means record["translation"]["en"]."""
     cells = []
@@ -218,7 +214,7 @@ def _cells(record: Any, columns: Mapping[str, str], where: str) -> Row:
         for part in name.split("."):
             cell = cell.get(part) if isinstance(cell, dict) else None
         cells.append(cell)
-    if all(isinstance(cell, str) and not _SURROGATE.search(cell) for cell in cells):
+    if all(isinstance(cell, str) and not SURROGATE.search(cell) for cell in cells):
         return cells
     return Unreadable(f"no text in {' or '.join(columns.values())}", where)
 

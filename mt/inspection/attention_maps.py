@@ -1,7 +1,6 @@
 """What every head of a model looked at for one pair of sentences, with the pieces that name its rows and columns."""
 
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -65,7 +64,9 @@ def record_weights(
     try:
         for path, module in model.named_modules():
             if isinstance(module, AttentionWeights):
-                hooks.append(module.register_forward_hook(_recorder(calls, path.removesuffix(".weights"))))
+                name = path.removesuffix(".weights")
+                hook = module.register_forward_hook(lambda _, __, weights, name=name: calls[name].append(weights[0]))
+                hooks.append(hook)
         with evaluating(model), torch.inference_mode():
             model(src, tgt_in)
     finally:
@@ -73,12 +74,3 @@ def record_weights(
             hook.remove()
     by_kind = sorted(calls, key=lambda name: ("encoder", "decoder", "cross").index(attention_kind(name)))
     return {name: torch.cat(calls[name], dim=1).float().cpu() for name in by_kind}
-
-
-def _recorder(
-    calls: dict[str, list[Float[Tensor, "H Q K"]]], name: str
-) -> Callable[[nn.Module, tuple[Tensor, ...], Float[Tensor, "1 H Q K"]], None]:
-    def hook(_module: nn.Module, _inputs: tuple[Tensor, ...], weights: Float[Tensor, "1 H Q K"]) -> None:
-        calls[name].append(weights[0])
-
-    return hook

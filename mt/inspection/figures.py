@@ -26,16 +26,15 @@ COLOURS = LinearSegmentedColormap.from_list(
     "weight",
     ["#ffffff", "#c4eaf1", "#87d0e8", "#51b2df", "#2693d2", "#1a73bf", "#2e52a2", "#313074", "#271c49"],
 )
-PLAIN = FontProperties(family="DejaVu Sans", size=8)
+# TensorBoard shows every second pixel of a usual map, in a card of 350 pixels: smaller text is not legible there.
+PLAIN = FontProperties(family="DejaVu Sans", size=12)
 SMALL = FontProperties(family="DejaVu Sans", size=7.5)
-BOLD = FontProperties(family="DejaVu Sans", size=8, weight="bold")
+BOLD = FontProperties(family="DejaVu Sans", size=12, weight="bold")
 DPI = 100
-LINE, CELL, GAP, PAD = 13.0, 22.0, 14.0, 10.0
-"""Pixels: a line of text, the largest cell, between two panels, around everything."""
+LINE, SMALL_LINE, CELL, GAP, PAD = 19.0, 13.0, 22.0, 14.0, 10.0
+"""Pixels: a line of text, one of small text, the largest cell, between two panels, around everything."""
 COMFORTABLE, LARGEST = 1000, 1760
-"""Pixels of all panels together: cells shrink to a line of text to stay below the first, and further for the second."""
-MIDDLE = 4.0
-"""Pixels from the middle of a line of text to its baseline."""
+"""Pixels of all panels together: cells shrink to a small line to stay below the first, and further for the second."""
 LABEL = 14
 """Characters of a piece that are shown."""
 READS = {
@@ -78,12 +77,6 @@ def save_figure(figure: Figure, path: Path) -> None:
         raise ValueError(f"can't write {path}: {error.strerror}") from None
 
 
-def png(figure: Figure) -> bytes:
-    out = io.BytesIO()
-    figure.savefig(out, format="png")
-    return out.getvalue()
-
-
 def rgb(figure: Figure) -> UInt8[np.ndarray, "height width 3"]:
     """What SummaryWriter.add_image takes with dataformats="HWC"."""
     canvas = FigureCanvasAgg(figure)
@@ -101,40 +94,40 @@ def _title(name: str) -> str:
 def _draw(labels: AttentionMap, panels: Float[Tensor, "P Q K"], names: list[str], lines: list[str]) -> Figure:
     """One Axes in pixels, y down, holds everything: placing labels by hand costs a third of ticks and layout."""
     queries, keys = ([_shown(piece) for piece in pieces] for pieces in (labels.queries, labels.keys))
-    grid = _grid(len(panels), len(queries), len(keys), max(map(_width, names)))
+    grid = _grid(len(panels), len(queries), len(keys), max(_width(name, BOLD) for name in names))
+    font = PLAIN if grid.cell >= LINE else SMALL
     query, key = READS[attention_kind(labels.name)]
     lines = [*(_shown(line, 60) for line in lines), f"row = query: {query}", f"column = key: {key}"]
     if grid.step > 1:
         lines.append(f"one piece in {grid.step} is named")
-    left = PAD + math.ceil(max(map(_width, queries))) + 4
+    left = PAD + math.ceil(max(_width(piece, font) for piece in queries)) + 4
     top = PAD + (len(lines) + 1) * LINE + GAP
     width = math.ceil(max(left + grid.columns * grid.pitch_x, 2 * PAD + max(_width(line, BOLD) for line in lines)))
-    height = math.ceil(top + grid.rows * grid.pitch_y + max(map(_width, keys)) + PAD)
+    height = math.ceil(top + grid.rows * grid.pitch_y + max(_width(piece, font) for piece in keys) + PAD)
 
     figure = Figure(figsize=(width / DPI, height / DPI), dpi=DPI, facecolor="white")
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
     axes.set_axis_off()
-    frames = []
-    font = PLAIN if grid.cell >= LINE else SMALL
+    frames, middle = [], font.get_size() / 2  # from the middle of a line of text to its baseline
     for i, (weights, name) in enumerate(zip(panels, names, strict=True)):
         row, column = divmod(i, grid.columns)
         x, y = left + column * grid.pitch_x, top + row * grid.pitch_y + LINE
         frames.append(_image(axes, weights.numpy(), x, y, len(keys) * grid.cell, len(queries) * grid.cell))
-        _text(axes, x, y - 3, name, fontproperties=BOLD)
+        _text(axes, x, y - 4, name, fontproperties=BOLD)
         if column == 0:
             for j in range(0, len(queries), grid.step):
-                _text(axes, x - 4, y + (j + 0.5) * grid.cell + MIDDLE, queries[j], fontproperties=font, ha="right")
+                _text(axes, x - 4, y + (j + 0.5) * grid.cell + middle, queries[j], fontproperties=font, ha="right")
         if i + grid.columns >= len(panels):  # nothing stands below
             for j in range(0, len(keys), grid.step):
-                place = x + (j + 0.5) * grid.cell + MIDDLE, y + len(queries) * grid.cell + 4
+                place = x + (j + 0.5) * grid.cell + middle, y + len(queries) * grid.cell + 4
                 _text(axes, *place, keys[j], fontproperties=font, ha="right", rotation=90, rotation_mode="anchor")
     for i, line in enumerate(lines, start=1):
-        _text(axes, PAD, PAD + i * LINE - 3, line, fontproperties=BOLD if i == 1 else PLAIN)
+        _text(axes, PAD, PAD + i * LINE - 4, line, fontproperties=BOLD if i == 1 else PLAIN)
     scale = PAD + (len(lines) + 1) * LINE
-    _text(axes, PAD, scale - 3, "weight: 0")
+    _text(axes, PAD, scale - 4, "weight: 0")
     x = PAD + _width("weight: 0") + 4
     frames.append(_image(axes, np.linspace(0, 1, 128)[None], x, scale - LINE + 2, 128.0, LINE - 5))
-    _text(axes, x + 132, scale - 3, "1")
+    _text(axes, x + 132, scale - 4, "1")
     axes.add_collection(LineCollection(frames, colors="0.6", linewidths=0.6), autolim=False)
     return figure
 
@@ -155,10 +148,10 @@ def _grid(panels: int, queries: int, keys: int, name_width: float) -> _Grid:
     def arrange(columns: int) -> tuple[float, int, float, _Grid]:
         rows = -(-panels // columns)
         longest = max(columns * keys, rows * queries)
-        cell = min(CELL, max(LINE, COMFORTABLE // longest), LARGEST / longest)
+        cell = min(CELL, max(SMALL_LINE, COMFORTABLE // longest), LARGEST / longest)
         cell = float(math.floor(cell)) if cell > 1 else cell
         pitch_x, pitch_y = max(keys * cell, math.ceil(name_width)) + GAP, queries * cell + LINE + GAP
-        step = math.ceil((LINE - 2) / cell)
+        step = math.ceil((SMALL_LINE - 2) / cell)
         longer_side, empty = max(columns * pitch_x, rows * pitch_y), rows * columns - panels
         return -cell, empty, longer_side, _Grid(rows, columns, cell, pitch_x, pitch_y, step)
 

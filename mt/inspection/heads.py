@@ -1,6 +1,6 @@
 """The scoreboard of heads: where each cross-attention head looks, and how well it finds the words that translate."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -108,15 +108,12 @@ def cross_heads(model: nn.Module) -> list[tuple[str, int]]:
 @contextmanager
 def switched_off(model: nn.Module, name: str, head: int) -> Iterator[None]:
     """A model one of whose heads, counted from 1, gives nothing: its weights are 0. name: of the head's attention."""
-    handle = model.get_submodule(f"{name}.weights").register_forward_hook(_silence(head - 1))
+
+    def silence(_module: nn.Module, _inputs: tuple[Tensor, ...], weights: Float[Tensor, "B H Q K"]) -> Tensor:
+        return weights.index_fill(1, torch.tensor([head - 1], device=weights.device), 0)
+
+    handle = model.get_submodule(f"{name}.weights").register_forward_hook(silence)
     try:
         yield
     finally:
         handle.remove()
-
-
-def _silence(index: int) -> Callable[[nn.Module, tuple[Tensor, ...], Float[Tensor, "B H Q K"]], Tensor]:
-    def hook(_module: nn.Module, _inputs: tuple[Tensor, ...], weights: Float[Tensor, "B H Q K"]) -> Tensor:
-        return weights.index_fill(1, torch.tensor([index], device=weights.device), 0)
-
-    return hook

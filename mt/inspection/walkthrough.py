@@ -16,7 +16,7 @@ from mt.model.attention import MultiHeadAttention
 from mt.model.attention_variants import CosineAttention
 from mt.model.encoder_decoder import EncoderDecoder
 from mt.special_tokens import BOS, EOS
-from mt.tokenizer import Tokenizer
+from mt.tokenizer import SPACE, Tokenizer
 
 
 def dot_products(x: Float[Tensor, "S D"]) -> Float[Tensor, "S S"]:
@@ -213,7 +213,7 @@ def words_in_context(model: EncoderDecoder, tokenizer: Tokenizer, sentences: Seq
             src = torch.tensor([[*ids, EOS]], device=model.embedding.token.weight.device)
             (memory,), plain = model.encode(src), model.embedding.token(src[0])
             pieces = tokenizer.pieces(ids)
-            starts = [i for i, piece in enumerate(pieces) if i == 0 or piece.startswith("▁")]
+            starts = [i for i, piece in enumerate(pieces) if i == 0 or piece.startswith(SPACE)]
             for start, end in zip(starts, [*starts[1:], len(ids)], strict=True):
                 word = tokenizer.decode(ids[start:end]).strip(" .,!?")
                 found.append(

@@ -17,14 +17,9 @@ from mt.model.masks import causal_mask, padding_mask
 
 
 class Encoder(nn.Module):
-    def __init__(
-        self, *, num_layers: int, attention: str, d_model: int, num_heads: int, d_ff: int, dropout: float
-    ) -> None:
+    def __init__(self, layers: Iterable[EncoderLayer], *, d_model: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(
-            EncoderLayer(attention=attention, d_model=d_model, num_heads=num_heads, d_ff=d_ff, dropout=dropout)
-            for _ in range(num_layers)
-        )
+        self.layers = nn.ModuleList(layers)
         self.norm = nn.LayerNorm(d_model)
 
     def forward(self, x: Float[Tensor, "B S D"], src_mask: Bool[Tensor, "B 1 S"]) -> Float[Tensor, "B S D"]:
@@ -34,14 +29,9 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    def __init__(
-        self, *, num_layers: int, attention: str, d_model: int, num_heads: int, d_ff: int, dropout: float
-    ) -> None:
+    def __init__(self, layers: Iterable[DecoderLayer], *, d_model: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(
-            DecoderLayer(attention=attention, d_model=d_model, num_heads=num_heads, d_ff=d_ff, dropout=dropout)
-            for _ in range(num_layers)
-        )
+        self.layers = nn.ModuleList(layers)
         self.norm = nn.LayerNorm(d_model)
 
     def forward(
@@ -117,20 +107,18 @@ class Transformer(EncoderDecoder):
         self.embedding = Embedding(vocab_size=vocab_size, d_model=d_model, positions=positions)
         self.dropout = Dropout(dropout)
         self.encoder = Encoder(
-            num_layers=encoder_layers,
-            attention=attention,
+            [
+                EncoderLayer(attention=attention, d_model=d_model, num_heads=num_heads, d_ff=d_ff, dropout=dropout)
+                for _ in range(encoder_layers)
+            ],
             d_model=d_model,
-            num_heads=num_heads,
-            d_ff=d_ff,
-            dropout=dropout,
         )
         self.decoder = Decoder(
-            num_layers=decoder_layers,
-            attention=attention,
+            [
+                DecoderLayer(attention=attention, d_model=d_model, num_heads=num_heads, d_ff=d_ff, dropout=dropout)
+                for _ in range(decoder_layers)
+            ],
             d_model=d_model,
-            num_heads=num_heads,
-            d_ff=d_ff,
-            dropout=dropout,
         )
         for parameter in [*self.encoder.parameters(), *self.decoder.parameters()]:
             if parameter.dim() > 1:

@@ -64,7 +64,8 @@ class Throughput(L.Callback):
 class Translations(L.Callback):
     """At each validation: greedy translations of some validation sentences, val/bleu and val/chrf, and a few to read.
 
-    num_scored: how many sentences, evenly spread over the split; num_shown: how many of them stand in TensorBoard.
+    num_scored: how many sentences, evenly spread over the split; num_shown: how many of them stand in TensorBoard
+    (where more than some eight fill the frame, and hide that earlier steps stand below).
     """
 
     def __init__(self, *, num_scored: int, num_shown: int) -> None:
@@ -90,7 +91,7 @@ class Translations(L.Callback):
 class AttentionFigures(L.Callback):
     """At each validation: every layer and head of a few sentences, forced to their references, as pictures.
 
-    TensorBoard keeps ten pictures of a tag unless it is started with --samples_per_plugin images=1000.
+    TensorBoard keeps ten pictures of a tag unless it is started with --samples_per_plugin images=1000,text=1000.
     """
 
     def __init__(self, *, num_sentences: int, max_pieces: int) -> None:

@@ -1,7 +1,7 @@
 """The corpus as Lightning's data module: which batches a rank sees, in which order, from where on."""
 
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import lightning as L
@@ -11,7 +11,7 @@ from jaxtyping import Int
 from torch.utils.data import DataLoader, Sampler
 
 from mt.data.batching import Batch, token_budget_batches
-from mt.data.corpus import Corpus, lengths
+from mt.data.corpus import Corpus, lengths, prepare
 from mt.data.examples import BatchedPairs
 
 BATCHING = ("batch_tokens", "noise", "sampling", "num_workers")  # of conf/data; the rest prepares the corpus
@@ -41,6 +41,13 @@ class TranslationData(L.LightningDataModule):
         self.num_workers = num_workers
         self.seed = seed
         self._resumed = False  # the first epoch's loader leaves out what a resumed run has done of it
+
+    @classmethod
+    def prepare(cls, settings: Mapping[str, Any], seed: int) -> "TranslationData":
+        """settings: as conf/data has them."""
+        batching = {name: settings[name] for name in BATCHING}
+        corpus = prepare(**{name: value for name, value in settings.items() if name not in BATCHING})
+        return cls(corpus, **batching, seed=seed)
 
     def state_dict(self) -> dict[str, Any]:
         """What decides about the batches of an epoch; how many of them are done, Lightning restores."""

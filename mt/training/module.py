@@ -1,6 +1,7 @@
 """The LightningModule: loss per target token, optimizer, learning rate, and what a checkpoint holds."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import lightning as L
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mt.data.batching import Batch
+from mt.data.corpus import Corpus
 from mt.model.build import build_model
 from mt.tokenizer import Tokenizer
 from mt.training.loss import Loss, cross_entropy
@@ -55,6 +57,19 @@ class TranslationModule(L.LightningModule):
         self._tokens = torch.zeros(())  # target tokens whose gradients wait for the next optimizer step
         self._random_states: tuple[Tensor, list[Tensor]] | None = None  # of the checkpoint that is resumed
         self._validation = torch.zeros(3)  # smoothed, nll, tokens
+
+    @classmethod
+    def untrained(cls, settings: Mapping[str, Any], corpus: Corpus) -> "TranslationModule":
+        """settings: as conf/train.yaml has them."""
+        return cls(
+            model=settings["model"],
+            tokenizer=corpus.tokenizer,
+            src=settings["data"]["src"],
+            tgt=settings["data"]["tgt"],
+            corpus=corpus.fingerprint,
+            decoding=settings["decoding"],
+            **settings["optimizer"],
+        )
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """AdamW (Loshchilov & Hutter 2019); biases, norms and embeddings are not decayed."""
