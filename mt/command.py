@@ -27,7 +27,7 @@ def open_streams() -> None:
 
 
 def outlive_readers() -> None:
-    """Work of hours goes on where its output can't be written any more: to `| head`, a closed terminal, a full disk."""
+    """Work of hours goes on where its output can't be written any more: to `| head`, or a full disk."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
