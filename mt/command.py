@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 def end_by_signals() -> None:
@@ -25,6 +26,42 @@ def open_streams() -> None:
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
+def outlive_readers() -> None:
+    """Work of hours goes on where its output can't be written any more: to `| head`, or a full disk."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):
+            stream.flush()
+            raw = io.BufferedWriter(_Lasting(os.dup(stream.fileno()), "w"))
+            lasting = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
+            setattr(sys, name, lasting)
+
+
+class _Lasting(io.FileIO):
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return len(data)
+
+
+@contextmanager
+def naming(place: str | Path) -> Iterator[None]:
+    """An error of the system that doesn't say where (no space left) says it."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(place)
+        raise
+
+
+def check_writable(path: str | Path) -> None:
+    """OSError, before the work, where what it ends with can't be written. A file that is there stays as it is."""
+    with Path(path).open("ab"):
+        pass
+
+
 @contextmanager
 def command(*users_errors: type[Exception]) -> Iterator[None]:
     """What a user can cause (ValueError, OSError and the given) is one line on stderr and exit code 1.
@@ -38,15 +75,16 @@ def command(*users_errors: type[Exception]) -> Iterator[None]:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python's last flush fails again
         sys.exit(141)
-    except OSError as error:
-        reason = str(error) if error.filename is None else f"{error.filename}: {error.strerror}"
-        sys.exit(refusal(reason))
     except Exception as error:
-        if isinstance(error, (ValueError, *users_errors)):
-            sys.exit(refusal(str(error)))
+        if isinstance(error, (ValueError, OSError, *users_errors)):
+            sys.exit(refusal(error))
         raise
 
 
-def refusal(reason: str) -> str:
+def refusal(error: BaseException) -> str:
     """In one line, whatever is in it."""
+    reason = str(error)
+    if isinstance(error, OSError):  # without Python's number
+        where = "" if error.filename is None else f"{error.filename}: "
+        reason = f"{where}{error.strerror or error}"
     return f"{Path(sys.argv[0]).name}: {' '.join(reason.split())}"

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from mt.command import command
+from mt.command import check_writable, command
 from mt.inspection.alignment import aligned_pairs, baseline_aer
+from mt.inspection.figures import picture_format
 from mt.inspection.heads import score_heads
 from mt.inspection.heads_report import heads_table, save_heads_figure
 from mt.runs import best_checkpoint
@@ -30,6 +31,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
+    if args.figure:
+        picture_format(Path(args.figure))
+        check_writable(args.figure)
 
     checkpoint = best_checkpoint(args.checkpoint)
     translator = Translator.load(checkpoint, args.device)

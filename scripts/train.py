@@ -3,7 +3,7 @@
 # ruff: noqa: E402
 import sys
 
-from mt.command import end_by_signals, open_streams, refusal
+from mt.command import end_by_signals, open_streams, outlive_readers, refusal
 
 end_by_signals()
 
@@ -128,7 +128,7 @@ failed: list[str] = []  # jobs of a sweep
 
 def line(error: BaseException) -> str:
     reason = error.__cause__ if isinstance(error, InstantiationException) and error.__cause__ else error
-    return refusal(str(reason).partition("Config search path")[0])
+    return refusal(reason).partition(" Config search path")[0]
 
 
 @hydra.main(config_path="../conf", config_name="train", version_base="1.3")
@@ -146,6 +146,7 @@ def main(cfg: DictConfig) -> None:
 
 if __name__ == "__main__":
     open_streams()
+    outlive_readers()
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra's own errors come here, rather than in its many lines
     try:
         main()

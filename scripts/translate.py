@@ -9,17 +9,18 @@ python scripts/translate.py                                (a prompt, on a termi
 # ruff: noqa: E402
 import sys
 
-from mt.command import command, end_by_signals
+from mt.command import check_writable, command, end_by_signals, naming
 
 end_by_signals()
 
 import argparse
 import codecs
+import itertools
 import json
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
@@ -51,8 +52,6 @@ def arguments() -> argparse.Namespace:
     args = parser.parse_args()
     if args.sentences and args.input:
         parser.error("sentences or --input, not both")
-    if args.attention and len(args.sentences) != 1 and (args.sentences or args.input):
-        parser.error("--attention takes exactly one sentence")
     if not args.sentences and output_is_input(args):
         parser.error("the output would overwrite the input")
     return args
@@ -94,6 +93,24 @@ def decoded(file: BinaryIO) -> Iterator[str]:
             yield text
 
 
+def only(lines: Iterator[str]) -> Iterator[str]:
+    first = list(itertools.islice(lines, 2))
+    if len(first) != 1:
+        raise ValueError(f"--attention takes exactly one sentence, not {'several' if first else 'none'}")
+    return iter(first)
+
+
+def check_place(where: str) -> None:
+    """Before anything is translated."""
+    if where == "terminal":
+        return
+    if Path(where).suffix.lower() != ".html":
+        from mt.inspection.figures import picture_format
+
+        picture_format(Path(where))
+    check_writable(where)
+
+
 def lines_of(translation: Translation, explanation: Explanation | None, args: argparse.Namespace) -> str:
     if args.json:
         nbest = [{"translation": text, "score": h.score, "cut": h.cut} for text, h in translation.hypotheses]
@@ -130,7 +147,8 @@ def show_attention(translator: Translator, translation: Translation, where: str,
         from mt.inspection.film import attention_page, frame
 
         scenes = translator.scenes(translation.source, **options)
-        Path(where).write_text(attention_page(translation.source, [frame(None, scenes, None)]), encoding="utf-8")
+        with naming(where):
+            Path(where).write_text(attention_page(translation.source, [frame(None, scenes, None)]), encoding="utf-8")
         print(f"attention {where}", file=sys.stderr)
     else:
         from mt.inspection.figures import save_attention_figure
@@ -142,16 +160,19 @@ def show_attention(translator: Translator, translation: Translation, where: str,
 def main() -> None:
     args = arguments()
     sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
+    interactive = not args.sentences and not args.input and sys.stdin.isatty()
+    lines = iter(read_line, "") if interactive else source_lines(args)
+    if args.attention:
+        check_place(args.attention)
+        lines = lines if interactive else only(lines)
     checkpoint = best_checkpoint(args.checkpoint)
     translator = Translator.load(checkpoint, args.device)
     print(f"checkpoint {checkpoint}", file=sys.stderr)
     options = {name: getattr(args, name) for name in ("beam", "length_penalty", "nbest", "max_length", "batch_size")}
     translator.translate([], **options)  # what is wrong with them shows before a file is opened
 
-    interactive = not args.sentences and not args.input and sys.stdin.isatty()
     if interactive:
         print("A sentence a line; an empty one, or Ctrl-D, ends.", file=sys.stderr)
-    lines = iter(read_line, "") if interactive else source_lines(args)
     results: Iterator[tuple[Translation, Explanation | None]]
     if args.explain:
         results = ((e.translation, e) for e in (translator.explain(line, **options) for line in lines))
@@ -162,7 +183,7 @@ def main() -> None:
 
     in_parts = 0
     progress = sys.stderr.isatty() and not interactive and bool(args.output or not sys.stdout.isatty())
-    with Path(args.output).open("w", encoding="utf-8", newline="\n") if args.output else nullcontext(sys.stdout) as out:
+    with naming(args.output or "standard output"), output(args) as out:
         for number, (translation, explanation) in enumerate(results, 1):
             out.write(f"{lines_of(translation, explanation, args)}\n")  # in one piece: a signal can't cut it
             if explanation and not args.json:
@@ -177,6 +198,10 @@ def main() -> None:
         print(file=sys.stderr)
     if in_parts:
         print(f"{in_parts} longer than {LONGEST} pieces: translated in parts", file=sys.stderr)
+
+
+def output(args: argparse.Namespace) -> AbstractContextManager[TextIO]:
+    return Path(args.output).open("w", encoding="utf-8", newline="\n") if args.output else nullcontext(sys.stdout)
 
 
 def read_line() -> str:

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from mt.command import command
+from mt.command import check_writable, command
 from mt.data.readers import EVERYDAY
 from mt.inspection.attention_maps import AttentionMap
 from mt.inspection.terminal import COLOURS
@@ -100,6 +100,7 @@ def main() -> None:
         raise ValueError("the sentence is empty")
     console = Console(highlight=False, emoji=False)
     if args.html:
+        check_writable(args.html)
         console = Console(highlight=False, emoji=False, record=True, width=100, file=io.StringIO())
 
     # The sentence and its numbers: random ones, or those that training found.

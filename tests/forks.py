@@ -56,7 +56,9 @@ def start(folder: Path | str, command: list[str], given: bytes = b"") -> Fork:
     try:
         for number, file in enumerate(files):
             os.dup2(file.fileno(), number)
-        sys.stdin, sys.stdout, sys.stderr = (open(n, mode, encoding="utf-8") for n, mode in enumerate("rww"))
+        sys.stdin, sys.stdout, sys.stderr = (
+            open(n, mode, encoding="utf-8", closefd=False) for n, mode in enumerate("rww")
+        )
         os.chdir(folder)
         sys.argv = [str(ROOT / command[0]), *command[1:]]
         runpy.run_path(sys.argv[0], run_name="__main__")

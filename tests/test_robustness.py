@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import pytest
 import torch
 from conftest import PAIRS
 
+from mt.command import refusal
+from mt.data.corpus import prepare
 from mt.data.readers import Source, Unreadable
 from mt.runs import run_folder
 from mt.training.checkpoints import Checkpoint, WholeFiles, load_to_resume
@@ -53,6 +56,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "wide.tsv": ("a" * 1_000_000 + "\tb\n").encode(),
     }.items():
         (folder / name).write_bytes(content)
+    for name in ("folder.png", "folder.html"):
+        (folder / name).mkdir()
     return folder
 
 
@@ -95,16 +100,22 @@ TRANSLATE = [
     ("--max-length 0 Hello", 1, "max_length=0"),
     ("--max-length 99999999999999999999 Hello", 1, "max_length=9999"),
     ("--batch-size 0 Hello", 1, "batch_size=0"),
-    ("--attention map.xyz Hello", 1, "map.xyz"),
+    ("--attention map.xyz Hello", 1, "map.xyz: a picture's name ends in"),
+    ("--attention map Hello", 1, "map: a picture's name ends in"),
+    ("--attention folder.png Hello", 1, "folder.png: Is a directory"),
+    ("--attention folder.html Hello", 1, "folder.html: Is a directory"),
+    ("--attention in.tsv/map.html Hello", 1, "in.tsv/map.html"),
     ("--attention nowhere/map.png Hello", 1, "nowhere/map.png"),
-    ("--attention terminal Hello you", 2, "exactly one sentence"),
+    ("--attention terminal Hello you", 1, "exactly one sentence, not several"),
+    ("--attention terminal --input two.txt", 1, "exactly one sentence, not several"),
+    ("--attention terminal", 1, "exactly one sentence, not none"),
     ("--input nowhere.txt", 1, "nowhere.txt"),
     ("--input .", 1, ".: Is a directory"),
     ("--input in.tsv Hello", 2, "not both"),
     ("--input in.tsv --output in.tsv", 2, "overwrite"),
     ("--input in.tsv --output nowhere/out.txt", 1, "nowhere/out.txt"),
     ("--input in.tsv --output .", 1, ".: Is a directory"),
-    ("--input in.tsv --output /dev/full", 1, "No space left"),
+    ("--input in.tsv --output /dev/full", 1, "/dev/full: No space left"),
     ("--device quantum Hello", 1, "device quantum"),
     ("--device cuda:99 Hello", 1, "device cuda:99"),
     ("--device meta Hello", 1, "device meta"),
@@ -143,6 +154,7 @@ TRAIN = [
     ("data.columns=null", "data.columns=None"),
     ("data.cache_dir=null", "data.cache_dir=None"),
     ("data.cache_dir=in.tsv", "in.tsv"),
+    ("data.cache_dir=in.tsv/x", "in.tsv"),
     ("+data.foo=1", "foo"),
     ("data=huge", "everyday"),
     ("data=tatoeba", "data=everyday"),
@@ -173,21 +185,23 @@ TRAIN = [
     ("data.train=same.tsv data.validation=null data.test=null", "are too few"),
     ("data.train=pairs.tsv data.validation=pairs.tsv data.test=pairs.tsv", "stands in test"),
     ("model.num_heads=5", "not divisible by num_heads=5"),
-    ("model.d_model=-32", "model.d_model=-32"),
+    ("model.d_model=-32", "d_model=-32 is less than 1"),
     ("model.d_model=", "model.d_model=''"),
     ("model.d_model=33 model.num_heads=3", "odd"),
-    ("model.dropout=1.0", "model.dropout=1.0"),
+    ("model.dropout=1.0", "dropout=1.0 is not in"),
+    ("model.dropout=half", "model.dropout='half'"),
+    ("~model.architecture", "architecture"),
     ("model.d_modell=3", "d_modell"),
     ("+model.rotary=true", "rotary"),
     ("~model.d_ff", "d_ff"),
-    ("model.d_ff=0", "model.d_ff=0"),
+    ("model.d_ff=0", "d_ff=0 is less than 1"),
     ("model.encoder_layers=1.5", "model.encoder_layers=1.5"),
     ("model.attention=none", "attention=none"),
     ("model.positions=rotary", "positions=rotary"),
     ("model.architecture=lstm", "architecture=lstm"),
     ("model=recurrent model.num_heads=3", "not divisible by num_heads=3"),
     ("model=recurrent model.d_model=7", "d_model=7 is odd"),
-    ("model=recurrent model.d_model=0", "model.d_model=0"),
+    ("model=recurrent model.d_model=0", "d_model=0 is less than 1"),
     ("model=recurrent model.attention=foo", "or none"),
     ("model=recurrent model.num_heads=two", "model.num_heads='two'"),
     ("model=recurrent +model.d_ff=5", "d_ff"),
@@ -201,9 +215,13 @@ TRAIN = [
     ("optimizer.learning_rate=nan", "optimizer.learning_rate=nan"),
     ("optimizer.beta2=1.0", "optimizer.beta2=1.0"),
     ("+optimizer.lr=1", "optimizer.lr"),
-    ("decoding.beam=0", "decoding.beam=0"),
+    ("decoding.beam=0", "beam=0"),
+    ("decoding.beam=abc", "decoding.beam='abc'"),
+    ("decoding.beam=2.5", "decoding.beam=2.5"),
     ("decoding.beam=65", "beam=65"),
-    ("decoding.length_penalty=99", "decoding.length_penalty=99"),
+    ("decoding.length_penalty=99", "length_penalty=99"),
+    ("decoding.length_penalty=", "decoding.length_penalty=''"),
+    ("+decoding.width=3", "width"),
     ("precision=foo", "foo"),
     ("trainer.accelerator=quantum", "quantum"),
     ("trainer.devices=0", "devices=0"),
@@ -240,7 +258,9 @@ def test_nonsense_for_translate_is_one_line(
     script: Script, folder: Path, checkpoint: Path, arguments: str, code: int, expected: str
 ) -> None:
     given = "" if "--checkpoint" in arguments else f"--checkpoint '{checkpoint}'"
-    one_line(script(f"scripts/translate.py {given} {arguments}"), code, expected)
+    result = script(f"scripts/translate.py {given} {arguments}")
+    one_line(result, code, expected)
+    assert not result[1]  # before anything is translated
 
 
 @pytest.mark.parametrize(("arguments", "code", "expected"), EVALUATE)
@@ -272,18 +292,36 @@ def test_two_runs_of_the_same_second_have_folders_of_their_own(tmp_path: Path, m
     assert len(set(folders)) == 4 and all(Path(folder).is_dir() for folder in folders)
 
 
-def test_a_full_disk_leaves_the_previous_checkpoint_as_it_was(tmp_path: Path) -> None:
-    path = tmp_path / "last.ckpt"
-    WholeFiles().save_checkpoint({"step": 1}, path)
+@contextmanager
+def full_disk() -> Iterator[None]:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
     try:
-        with pytest.raises(OSError, match=r"last\.ckpt can't be written"):
-            WholeFiles().save_checkpoint({"step": 2, "weights": torch.ones(100_000)}, path)
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_full_disk_leaves_the_previous_checkpoint_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "last.ckpt"
+    WholeFiles().save_checkpoint({"step": 1}, path)
+    with full_disk(), pytest.raises(OSError, match=r"last\.ckpt can't be written"):
+        WholeFiles().save_checkpoint({"step": 2, "weights": torch.ones(100_000)}, path)
     assert torch.load(path, weights_only=True) == {"step": 1}
     assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+def test_a_full_disk_under_the_cache_is_named_and_nothing_half_prepared_stays(tmp_path: Path) -> None:
+    sentences = "".join(f"{i} {a}\t{i} {b}\n" for i, (a, b) in enumerate(PAIRS * 4))
+    (tmp_path / "pairs.tsv").write_text(sentences, encoding="utf-8")
+    options = {"columns": ["en", "it"], "src": "en", "tgt": "it", "max_pieces": 60, "max_ratio": 3.0, "held_out": 9}
+    with full_disk(), pytest.raises(OSError) as error:
+        prepare(
+            train=str(tmp_path / "pairs.tsv"), validation=None, test=None, vocab_size=400,
+            cache_dir=str(tmp_path / "cache"), **options,
+        )  # fmt: skip
+    assert str(tmp_path / "cache") in refusal(error.value) and "\n" not in refusal(error.value)
+    assert not list((tmp_path / "cache").iterdir())
 
 
 def test_a_moved_run_keeps_its_best_score(tmp_path: Path) -> None:

@@ -297,6 +297,13 @@ def test_closed_streams_and_a_reader_that_has_enough_end_a_command_quietly(folde
     assert done.returncode == 141 and done.stderr.count(b"\n") == 1  # which checkpoint
 
 
+def test_training_goes_on_where_nobody_reads_its_output_any_more(folder: Path) -> None:
+    smoke = f"experiment=smoke trainer.max_steps=2 trainer.val_check_interval=1 'data.cache_dir=\"{folder}/cache\"'"
+    command = f"{sys.executable} {ROOT}/scripts/train.py {smoke} hydra.run.dir=unread"
+    done = subprocess.run(["bash", "-c", f"{command} 2>&1 | head -1; exit ${{PIPESTATUS[0]}}"], cwd=folder, timeout=300)
+    assert done.returncode == 0 and (folder / "unread/summary.json").is_file()
+
+
 def test_output_is_utf8_where_the_locale_is_ascii(folder: Path) -> None:
     ascii_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     assert "Perché" in output(run(folder, "scripts/walkthrough.py", "Perché?", **ascii_locale))

@@ -23,6 +23,7 @@ from datasets.arrow_writer import ArrowWriter
 from datasets.utils import tqdm
 from jaxtyping import Int
 
+from mt.command import naming
 from mt.data.cleaning import fraction, key, normalise, why_dropped
 from mt.data.readers import HELD_OUT, Source, Unreadable
 from mt.tokenizer import Tokenizer
@@ -100,7 +101,7 @@ def prepare(
     cached = folder.is_dir()
     if not cached:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix="preparing-") as work:
+        with naming(folder.parent), tempfile.TemporaryDirectory(dir=folder.parent, prefix="preparing-") as work:
             splits, report = _clean_splits(sources, names, src, tgt, max_ratio, held_out, Path(work) / "read")
             tokenizer = Tokenizer.train(_sentences(splits["train"]), vocab_size)
             done = Path(work) / "done"

@@ -19,6 +19,7 @@ from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.textpath import text_to_path
 from torch import Tensor
 
+from mt.command import naming
 from mt.inspection.attention_maps import AttentionMap, attention_kind
 
 # Equal steps of CIELAB distance, with lightness falling from 100 to 14: twice the weight looks twice as dark.
@@ -53,7 +54,7 @@ def attention_figure(attention_map: AttentionMap) -> Figure:
 def save_attention_figure(maps: list[AttentionMap], path: Path) -> None:
     """What a translation looked at in its source: one panel a layer, the mean of its heads.
 
-    The ending decides the format. ValueError, in one line, if there is none such or the path can't be written.
+    The ending decides the format. ValueError and OSError as `save_figure` has them.
     """
     cross = [m for m in maps if attention_kind(m.name) == "cross"]
     weights = torch.stack([m.weights.mean(dim=0) for m in cross])
@@ -64,17 +65,20 @@ def save_attention_figure(maps: list[AttentionMap], path: Path) -> None:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """ValueError, in one line, where the ending is no picture's or the path can't be written."""
-    formats = sorted(set(figure.canvas.get_supported_filetypes()) - {"pgf", "raw", "rgba"})  # LaTeX, no header
+    """ValueError where the ending is no picture's, OSError where the path can't be written."""
+    picture = io.BytesIO()
+    figure.savefig(picture, format=picture_format(path))
+    with naming(path):
+        path.write_bytes(picture.getvalue())
+
+
+def picture_format(path: Path) -> str:
+    """ValueError where the ending is no picture's."""
+    formats = sorted(set(FigureCanvasAgg.get_supported_filetypes()) - {"pgf", "raw", "rgba"})  # LaTeX, no header
     ending = path.suffix[1:].lower()
     if ending not in formats:
         raise ValueError(f"{path}: a picture's name ends in one of .{' .'.join(formats)}")
-    picture = io.BytesIO()
-    figure.savefig(picture, format=ending)
-    try:
-        path.write_bytes(picture.getvalue())
-    except OSError as error:
-        raise ValueError(f"can't write {path}: {error.strerror}") from None
+    return ending
 
 
 def rgb(figure: Figure) -> UInt8[np.ndarray, "height width 3"]:

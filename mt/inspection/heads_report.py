@@ -40,7 +40,7 @@ def heads_table(board: Scoreboard, drops: Sequence[float], baseline: float) -> G
 
 
 def save_heads_figure(board: Scoreboard, drops: Sequence[float], baseline: float, path: Path) -> None:
-    """One panel a measure, one bar a head; the best aligner in another colour. ValueError as `save_figure` has it."""
+    """One panel a measure, one bar a head; the best aligner in another colour. Errors as `save_figure` has them."""
     names = [f"layer {head.layer} head {head.head}" for head in board.heads]
     colours = ["#d9822b" if head is board.best else "#2e52a2" for head in board.heads]
     panels = {title: [getattr(head, measure) for head in board.heads] for measure, (title, _) in MEASURES.items()}

@@ -146,3 +146,11 @@ def load_to_resume(path: Path) -> dict[str, Any]:
         if not isinstance(state.get(name), kind):
             raise ValueError(f"{path}: can't resume: it holds no {name}")
     return state
+
+
+def check_same(saved: dict[str, Any], mine: dict[str, Any]) -> None:
+    """ValueError that names what differs between a checkpoint and the run that is to resume it."""
+    names = [name for name in {**mine, **saved} if saved.get(name) != mine.get(name)]
+    if names:
+        found = "; ".join(f"{name}: checkpoint {saved.get(name)}, this run {mine.get(name)}" for name in names)
+        raise ValueError(f"can't resume: {found}")

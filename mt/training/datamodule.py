@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Sampler
 from mt.data.batching import Batch, token_budget_batches
 from mt.data.corpus import Corpus, lengths, prepare
 from mt.data.examples import BatchedPairs
+from mt.training.checkpoints import check_same
 
 BATCHING = ("batch_tokens", "noise", "sampling", "num_workers")  # of conf/data; the rest prepares the corpus
 
@@ -55,9 +56,11 @@ class TranslationData(L.LightningDataModule):
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, mine in self.state_dict().items():
-            if state.get(name) != mine:
-                raise ValueError(f"can't resume: the checkpoint's {name} is {state.get(name)}, this run's {mine}")
+        saved, mine = (
+            {name if name == "seed" else f"data.{name}": value for name, value in values.items()}
+            for values in (state, self.state_dict())
+        )
+        check_same(saved, mine)
         self._resumed = True
 
     def batches(self, split: str, budget: int, epoch: int | None) -> list[Int[np.ndarray, "_"]]:

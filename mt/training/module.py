@@ -1,5 +1,6 @@
 """The LightningModule: loss per target token, optimizer, learning rate, and what a checkpoint holds."""
 
+import hashlib
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +13,7 @@ from mt.data.batching import Batch
 from mt.data.corpus import Corpus
 from mt.model.build import build_model
 from mt.tokenizer import Tokenizer
+from mt.training.checkpoints import check_same
 from mt.training.loss import Loss, cross_entropy
 from mt.training.schedule import learning_rate_factor, progress
 from mt.translator import FORMAT, Translator
@@ -150,13 +152,7 @@ class TranslationModule(L.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """ValueError if the checkpoint is of another model, tokenizer, corpus or language pair."""
-        saved = checkpoint.get("mt", {})
-        for name in ("src", "tgt", "corpus", "model", "tokenizer"):
-            mine, theirs = self.content[name], saved.get(name)
-            same = torch.equal(mine, theirs) if isinstance(mine, Tensor) else mine == theirs
-            if not same:
-                difference = "" if isinstance(mine, Tensor) else f": it has {theirs}, this run {mine}"
-                raise ValueError(f"can't resume: the checkpoint's {name} is another{difference}")
+        check_same(_identity(checkpoint["mt"]), _identity(self.content))
         self._random_states = (checkpoint["random_state"], checkpoint["cuda_random_states"])
 
     def on_train_start(self) -> None:
@@ -164,3 +160,11 @@ class TranslationModule(L.LightningModule):
             torch.set_rng_state(self._random_states[0])
             for device, state in enumerate(self._random_states[1]):
                 torch.cuda.set_rng_state(state, device)
+
+
+def _identity(content: dict[str, Any]) -> dict[str, Any]:
+    """What a run has in common with the checkpoint that it resumes, by the names of the settings."""
+    digest = hashlib.sha256(content["tokenizer"].numpy().tobytes()).hexdigest()
+    languages = {f"data.{side}": content[side] for side in ("src", "tgt")}
+    model = {f"{'data' if name == 'vocab_size' else 'model'}.{name}": v for name, v in content["model"].items()}
+    return {**languages, **model, "corpus": content.get("corpus"), "tokenizer": digest[:16]}

@@ -1,13 +1,13 @@
 """What can be wrong with a run's settings, found before the work that takes minutes."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any
 
 import torch
 
-from mt.model.build import build_model
+from mt.model.build import ARCHITECTURES, build_model
 from mt.search import check_options
 from mt.training.module import TranslationModule
 
@@ -19,20 +19,17 @@ WHOLE = {  # the least of each
     "data.batch_tokens": 2,
     "data.num_workers": 0,
     "optimizer.warmup_steps": 0,
-    "decoding.beam": 1,
     "trainer.max_steps": -1,
     "trainer.max_epochs": -1,
     "trainer.accumulate_grad_batches": 1,
 }
-MODEL_SIZES = ("d_model", "num_heads", "d_ff", "encoder_layers", "decoder_layers")
-SHARES = ("model.dropout", "optimizer.beta2", "optimizer.label_smoothing")  # in [0, 1)
+SHARES = ("optimizer.beta2", "optimizer.label_smoothing")  # in [0, 1)
 REAL = {  # least and most of each
     "data.max_ratio": (1, math.inf),
     "data.noise": (0, 1),
     "data.sampling": (0, 1),
     "optimizer.learning_rate": (0, math.inf),
     "optimizer.weight_decay": (0, math.inf),
-    "decoding.length_penalty": (0, 10),
 }
 TEXT = ("data.src", "data.tgt", "data.cache_dir")
 
@@ -43,9 +40,6 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         value = _value(settings, name)
         if type(value) is not int or not least <= value < 2**32:
             raise ValueError(f"{name}={value!r} is not a whole number from {least} on")
-    for name, value in settings["model"].items():
-        if name in MODEL_SIZES and (type(value) is not int or value < 1):
-            raise ValueError(f"model.{name}={value!r} is not a whole number from 1 on")
     for name in SHARES:
         value = _value(settings, name)
         if type(value) not in (int, float) or not 0 <= value < 1:
@@ -73,9 +67,22 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         raise ValueError(f"trainer.gradient_clip_val={clip!r} is not a number above 0, or null")
     if unknown := settings["optimizer"].keys() - signature(TranslationModule).parameters.keys():
         raise ValueError(f"optimizer.{min(unknown)} is not known")
+    model = settings["model"]
+    _check_kinds("decoding", settings["decoding"], check_options)
     check_options(**settings["decoding"])
+    _check_kinds("model", model, ARCHITECTURES.get(model.get("architecture"), build_model))
     with torch.device("meta"):
-        build_model(vocab_size=data["vocab_size"], **settings["model"])
+        build_model(vocab_size=data["vocab_size"], **model)
+
+
+def _check_kinds(group: str, values: Mapping[str, Any], function: Callable[..., Any]) -> None:
+    """Numbers are numbers. Their bounds, and which names there are, the function says itself."""
+    for name, parameter in signature(function).parameters.items():
+        value = values.get(name, 0)
+        if parameter.annotation is int and type(value) is not int:
+            raise ValueError(f"{group}.{name}={value!r} is not a whole number")
+        if parameter.annotation is float and type(value) not in (int, float):
+            raise ValueError(f"{group}.{name}={value!r} is not a number")
 
 
 def _value(settings: Mapping[str, Any], name: str) -> Any:
