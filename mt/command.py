@@ -63,6 +63,17 @@ def check_writable(path: str | Path) -> None:
 
 
 @contextmanager
+def within_memory() -> Iterator[None]:
+    """MemoryError where torch, in words alone, says that the processor's memory or a GPU's doesn't suffice."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "allocate" not in str(error):
+            raise
+        raise MemoryError(f"not enough memory, take smaller batches or a smaller model: {error}") from error
+
+
+@contextmanager
 def command(*users_errors: type[Exception]) -> Iterator[None]:
     """What a user can cause (ValueError, OSError and the given) is one line on stderr and exit code 1.
 
@@ -76,7 +87,7 @@ def command(*users_errors: type[Exception]) -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python's last flush fails again
         sys.exit(141)
     except Exception as error:
-        if isinstance(error, (ValueError, OSError, *users_errors)):
+        if isinstance(error, (ValueError, OSError, MemoryError, *users_errors)):
             sys.exit(refusal(error))
         raise
 

@@ -3,7 +3,7 @@
 # ruff: noqa: E402
 import sys
 
-from mt.command import end_by_signals, open_streams, outlive_readers, refusal
+from mt.command import end_by_signals, open_streams, outlive_readers, refusal, within_memory
 
 end_by_signals()
 
@@ -122,7 +122,10 @@ def train(cfg: DictConfig, run: Path, console: Console) -> None:
     )
 
 
-USERS_ERRORS = (ValueError, TypeError, OSError, HydraException, OmegaConfBaseException, MisconfigurationException)
+USERS_ERRORS = (
+    *(ValueError, TypeError, OSError, MemoryError),
+    *(HydraException, OmegaConfBaseException, MisconfigurationException),
+)
 failed: list[str] = []  # jobs of a sweep
 
 
@@ -136,7 +139,8 @@ def main(cfg: DictConfig) -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module="lightning")
     try:
-        train(cfg, Path(HydraConfig.get().runtime.output_dir), Console(markup=False, emoji=False))
+        with within_memory():
+            train(cfg, Path(HydraConfig.get().runtime.output_dir), Console(markup=False, emoji=False))
     except USERS_ERRORS as error:
         if HydraConfig.get().mode != RunMode.MULTIRUN:
             sys.exit(line(error))

@@ -195,6 +195,7 @@ TRAIN = [
     ("+model.rotary=true", "rotary"),
     ("~model.d_ff", "d_ff"),
     ("model.d_ff=0", "d_ff=0 is less than 1"),
+    ("model.d_ff=100000000000000", "not enough memory"),
     ("model.encoder_layers=1.5", "model.encoder_layers=1.5"),
     ("model.attention=none", "attention=none"),
     ("model.positions=rotary", "positions=rotary"),
