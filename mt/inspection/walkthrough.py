@@ -18,6 +18,8 @@ from mt.model.encoder_decoder import EncoderDecoder
 from mt.special_tokens import BOS, EOS
 from mt.tokenizer import SPACE, Tokenizer
 
+KINDS = (MultiHeadAttention, CosineAttention)  # whose steps are shown
+
 
 def dot_products(x: Float[Tensor, "S D"]) -> Float[Tensor, "S S"]:
     """Every vector with every vector."""
@@ -170,7 +172,7 @@ def trained_example(model: EncoderDecoder, tokenizer: Tokenizer, src: list[int],
 
     def call(name: str, query_names: list[str], key_names: list[str]) -> Call:
         attention = dict(model.named_modules()).get(name)
-        if type(attention) not in (MultiHeadAttention, CosineAttention):
+        if not isinstance(attention, MultiHeadAttention) or type(attention) not in KINDS:
             raise ValueError("the walkthrough needs a transformer with scaled_dot_product or cosine attention")
         seen: list[tuple[Tensor, Tensor, Tensor]] = []
         hook = attention.register_forward_pre_hook(lambda _module, inputs: seen.append(inputs))
