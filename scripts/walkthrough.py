@@ -22,7 +22,7 @@ from torch import Tensor
 
 from mt.command import check_writable, command
 from mt.data.readers import EVERYDAY
-from mt.inspection.attention_maps import AttentionMap
+from mt.inspection.attention_maps import attention_maps
 from mt.inspection.terminal import COLOURS
 from mt.inspection.walkthrough import (
     cosines,
@@ -39,7 +39,7 @@ from mt.model.attention_variants import CosineAttention
 from mt.runs import best_checkpoint
 from mt.translator import Translator
 
-SENTENCE = "Life is short, eat dessert first."
+SENTENCE, KNOWN = "Life is short, eat dessert first.", "The dog sleeps under the table."  # KNOWN: by the bundled corpus
 RIVER, MONEY = "We sat on the bank of the river.", "I have to go to the bank to get some money."
 
 
@@ -53,8 +53,8 @@ def step(console: Console, title: str, text: str) -> None:
 
 def matrix(console: Console, rows: list[str], columns: list[str], values: Tensor, *, weights: bool = False) -> None:
     """As many columns as fit; where values are weights, darker is more, and each row's sum stands at its end."""
-    names = [name if len(name) <= 12 else name[:11] + "…" for name in rows]
-    room = console.width - max(map(len, names)) - 3 - 7 * weights
+    names = [name if len(name) <= 16 else name[:15] + "…" for name in rows]
+    room = console.width - max(map(len, names)) - 3 - 7  # the last 7 are the sum's
     shown = columns[: max(1, room // 7)]
     if len(shown) < len(columns):
         shown = shown[:-1]
@@ -85,7 +85,7 @@ def shape(x: Tensor) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sentence", nargs="?", default=SENTENCE)
+    parser.add_argument("sentence", nargs="?")
     parser.add_argument(
         "--checkpoint",
         nargs="?",
@@ -95,6 +95,8 @@ def main() -> None:
     )
     parser.add_argument("--html", metavar="FILE", help="write a page instead of the terminal's text")
     args = parser.parse_args()
+    if args.sentence is None:
+        args.sentence = SENTENCE if args.checkpoint is None else KNOWN
     args.sentence = args.sentence.encode("utf-8", "surrogateescape").decode("utf-8", "replace")  # an ASCII locale's
     if not args.sentence.split():
         raise ValueError("the sentence is empty")
@@ -118,7 +120,7 @@ def main() -> None:
         origin += "With --checkpoint they are a trained model's."
     pieces, x = example.pieces, example.vectors
     d_model, dimensions = x.shape[1], [f"d{i}" for i in range(1, x.shape[1] + 1)]
-    first = pieces[0]
+    first = escape(pieces[0])
     console.print(Panel(f"[bold]Attention, step by step[/]\n{escape(args.sentence)}\n{origin}"))
 
     step(
@@ -187,7 +189,7 @@ Random queries, each with eight keys:""",
     terms = weighted_values(weights[chosen], x)
     step(
         console,
-        f"6  The weighted sum, for “{pieces[chosen]}” alone",
+        f"6  The weighted sum, for “{escape(pieces[chosen])}” alone",
         "z = a₁v₁ + a₂v₂ + …: the vector of every piece j, times the share aⱼ. Here the vectors v are x itself.",
     )
     labels = [f"{a:.2f}·{p}" for a, p in zip(weights[chosen].tolist(), pieces, strict=True)]
@@ -196,16 +198,14 @@ Random queries, each with eight keys:""",
     product = f"{shape(weights)} by {shape(x)} gives {shape(z)}"
     difference = f"{(z[chosen] - terms.sum(dim=0)).abs().max():.1g}"
     console.print(f"\nFor all pieces at once it is one product of matrices, weights times x: {product}.")
-    console.print(f"Its row for “{pieces[chosen]}” differs from the sum above by {difference}.")
+    console.print(f"Its row for “{escape(pieces[chosen])}” differs from the sum above by {difference}.")
 
     call, heads = example.encoder, example.encoder.heads()
     width = heads.q.shape[-1]
     what = "x (with its positions, normalised: what the encoder's first layer reads)" if trained else "x"
-    scores = f"Scores q·k / √{width}"
+    score = f"q·k / √{width}"
     if isinstance(call.attention, CosineAttention):
-        gains = ", ".join(f"{gain:.1f}" for gain in call.attention.gain.tolist())
-        scores = f"""Its scores are g · cosine(q, k): like q·k / √{width}, but lengths don't count, and each head learns
-a g of its own, how sharply it chooses (here {gains})"""
+        score = "g · cosine(q, k)"
     step(
         console,
         "7  What is learned: W_q, W_k, W_v",
@@ -215,9 +215,21 @@ So far a piece is most similar to itself, and nothing could be learned. Three ma
   key   k = x W_k   what I can be found by
   value v = x W_v   what I say when I am found
 Training finds the matrices (and a bias each). One head: {what} is {shape(call.queries)}, W_q is {shape(heads.w_q[0])},
-so q is {shape(heads.q[0])}. {scores}; softmax, and the shares of head 1 are:""",
+so q is {shape(heads.q[0])}. Scores {score}, softmax, and the shares of head 1 are:""",
     )
     matrix(console, call.query_names, call.key_names, heads.weights[0], weights=True)
+    if isinstance(call.attention, CosineAttention):
+        gains = call.attention.gain.detach()
+        cosine, last = heads.scores[0, 0, -1] / gains[0], escape(call.key_names[-1])
+        learned = ", ".join(f"{gain:.1f}" for gain in gains.tolist())
+        console.print(
+            f"\nArticles score with q·k / √{width}. This model scores with g · cosine(q, k), another cure for large "
+            f"scores: none leaves -g to g. Each head learns its g (here {learned}): the larger, the sharper. "
+            f"Head 1, “{first}” with “{last}”: cosine {cosine:.2f} · {gains[0]:.1f} = {heads.scores[0, 0, -1]:.2f}. "
+            "All else is the same. The articles' own: python scripts/train.py model.attention=scaled_dot_product"
+        )
+    if trained:
+        console.print("\nTraining starts with W_k = W_q: in this first layer a piece may still look mostly at itself.")
     console.print(f"\nIts result, shares times v, is {shape(heads.contexts[0])}. For “{first}”:")
     roles = torch.stack([heads.q[0, 0], heads.k[0, 0], heads.v[0, 0], heads.contexts[0, 0]])
     matrix(console, ["q", "k", "v", "result"], dimensions[:width], roles)
@@ -261,10 +273,11 @@ matrix W_o, {d_model} × {d_model}, mixes them: {shape(heads.concatenated)} → 
     step(
         console,
         "10  The decoder's mask",
-        """
+        f"""
 The decoder writes the translation from left to right. In training it is given the whole of it, so it must not look
 at what it is to predict: the score of every later piece becomes -∞ before the softmax, its share exactly 0.
-Scores of head 1, then shares:""",
+Without it, training would teach the decoder to copy the next piece, which it has not got when it translates.
+Scores of head 1, {score}, then shares:""",
     )
     matrix(console, call.query_names, call.key_names, heads.scores[0])
     console.print()
@@ -278,16 +291,17 @@ Scores of head 1, then shares:""",
         f"""
 The same once more, with queries from the translation and keys and values from the encoder's output:
 q is {shape(heads.q)}, k and v are {shape(heads.k)}, the shares {shape(heads.weights)}. The mean of all heads.
-Each row is looking for what comes after its piece:""",
+A row has read the piece before its arrow, and looks for what it is to write after it:""",
     )
-    matrix(console, call.query_names, call.key_names, heads.weights.mean(dim=0), weights=True)
+    steps = [f"{a}→{b}" for a, b in zip(call.query_names, [*call.query_names[1:], "</s>"], strict=True)]
+    matrix(console, steps, call.key_names, heads.weights.mean(dim=0), weights=True)
     same(console, heads.output, call.output())
 
     if trained:
         text = (EVERYDAY / "two_senses.tsv").read_text(encoding="utf-8")
         lines = [line for line in text.splitlines() if not line.startswith((RIVER, MONEY))]
         others = words_in_context(model, tokenizer, [line.partition("\t")[0] for line in lines])
-        banks = [next(w for w in words_in_context(model, tokenizer, [s]) if w.word == "bank") for s in (RIVER, MONEY)]
+        banks = [w for w in words_in_context(model, tokenizer, [RIVER, MONEY]) if w.word == "bank"]
         plain = cosines(banks[0].plain[None], banks[1].plain[None]).item()
         vectors = torch.stack([bank.context for bank in banks])
         step(
@@ -298,18 +312,23 @@ Each row is looking for what comes after its piece:""",
 comes out as a vector of its own. The cosine between these is {cosines(vectors, vectors)[0, 1]:.2f}:""",
         )
         matrix(console, ["river", "money"], dimensions, vectors)
-        console.print(f"\nWhat each is nearer to than the other is, of the words of {len(lines)} other sentences:")
+        console.print(
+            f"\nWhat each looks at, and what it is nearer to than the other is, of the words of {len(lines)} other "
+            "sentences (by how much its cosine is above the other's: 0.1 is next to nothing):"
+        )
         for bank, other, italian in zip(banks, banks[::-1], translator.translate([RIVER, MONEY]), strict=True):
             (ids,) = tokenizer.encode([bank.sentence])
-            seen = trained_example(model, tokenizer, ids, italian.best.ids).encoder
-            words = merge(AttentionMap("", seen.heads().weights, seen.query_names, seen.key_names))
-            row = words.queries.index("bank")
-            shares = words.weights[:, row].mean(dim=0)
-            most = [i for i in shares.argsort(descending=True).tolist() if i != row][:3]
-            top = ", ".join(f"{words.keys[i]} {shares[i]:.1%}" for i in most)
-            close = ", ".join(f"{w.word} +{nearer:.2f}" for nearer, w in parting(bank, other, others, 6))
             console.print(Text.assemble("\n", (bank.sentence, "bold"), f"  →  {italian.text}"))
-            console.print(Text(f"  looks at itself {shares[row]:.0%}, {top} (layer 1, mean of the heads)"))
+            for layer, seen in enumerate(
+                (m for m in attention_maps(model, tokenizer, ids, italian.best.ids) if m.name.startswith("encoder")), 1
+            ):
+                words = merge(seen)
+                row = words.queries.index("bank")
+                shares = words.weights[:, row].mean(dim=0)
+                most = [i for i in shares.argsort(descending=True).tolist() if i != row][:3]
+                top = ", ".join(f"{words.keys[i]} {shares[i]:.0%}" for i in most)
+                console.print(Text(f"  layer {layer}: looks at itself {shares[row]:.0%}, {top} (mean of the heads)"))
+            close = ", ".join(f"{w.word} +{nearer:.2f}" for nearer, w in parting(bank, other, others, 6))
             console.print(Text(f"  nearer to: {close}"))
     console.print()
     if args.html:
@@ -319,7 +338,8 @@ comes out as a vector of its own. The cosine between these is {cosines(vectors, 
 
 def same(console: Console, ours: Tensor, models: Tensor) -> None:
     difference = f"{(ours - models).abs().max():.1g}"
-    console.print(f"\n[bold]mt.model.attention, with the same matrices, differs by at most {difference}.[/]")
+    whose = "The model's own attention (mt/model/attention.py), with the same matrices"
+    console.print(f"\n[bold]{whose}, differs by at most {difference}.[/]")
 
 
 if __name__ == "__main__":

@@ -240,7 +240,7 @@ def test_everything_can_be_reached_from_the_keyboard(opened: Callable[..., Page]
 @in_a_browser
 def test_the_page_says_which_head_aligns_and_when_it_learnt_to(opened: Callable[..., Page], film: Path) -> None:
     page = opened(film)
-    assert "layer 2 head 3 aligns best: AER 0.35" in page.locator("#bestHead").inner_text()
+    assert "layer 2 head 3 aligns best, as it does since step 20: AER 0.35" in page.locator("#bestHead").inner_text()
     assert "from 0.95 at step 10 to 0.35 at step 30" in page.locator("#learnt").inner_text()
     assert page.locator("#learnt").inner_text().endswith("by step 20.")
     assert page.locator("#headText").inner_text() == "3 of 3" and page.locator("#layerText").inner_text() == "2 of 2"

@@ -28,11 +28,12 @@ def heads_table(board: Scoreboard, drops: Sequence[float], baseline: float) -> G
     for head, drop in zip(board.heads, drops, strict=True):
         cells = [form.format(getattr(head, measure)) for measure, (_, form) in MEASURES.items()]
         style = "bold" if head is board.best else None
-        table.add_row(str(head.layer), str(head.head), *cells, f"{drop:+.1f}", style=style)
+        table.add_row(str(head.layer), str(head.head), *cells, f"{drop:.1f}", style=style)
     best = board.best
     lines = [
-        f"AER: layer {best.layer} head {best.head} aligns best with {best.aer:.3f}; the mean of all heads has "
-        f"{board.mean_aer:.3f}; IBM Model 1, which sees the whole target sentence, {baseline:.3f}. 0 is perfect.",
+        f"AER: layer {best.layer} head {best.head} aligns best with {best.aer:.3f}; the average of all heads' maps, "
+        f"scored as one, has {board.mean_aer:.3f}, for heads err in different places; IBM Model 1, which sees all of "
+        f"the target, {baseline:.3f}. 0 is perfect.",
         "entropy: 0 bits where a head looks at one piece, 1 where at two alike. on </s>: share of its weight on the "
         "source's end. diagonality: 1 where it reads along, 0 where places don't matter. chrF lost: when it is off.",
     ]
@@ -55,7 +56,7 @@ def save_heads_figure(board: Scoreboard, drops: Sequence[float], baseline: float
         axis.set_axisbelow(True)
     axes[0].set_yticks(range(len(names)), names)
     axes[0].invert_yaxis()
-    for value, style, name in ((board.mean_aer, "--", "mean of all heads"), (baseline, ":", "IBM Model 1")):
+    for value, style, name in ((board.mean_aer, "--", "average of all maps"), (baseline, ":", "IBM Model 1")):
         axes[0].axvline(value, color="black", linestyle=style, linewidth=1, label=f"{name} {value:.2f}")
     figure.legend(loc="outside lower left", ncols=2, frameon=False, fontsize=9)
     save_figure(figure, path)
