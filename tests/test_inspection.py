@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from torch import Tensor, nn
 
+from mt.command import refusal
 from mt.inspection.attention_maps import AttentionMap, attention_maps, record_weights
 from mt.inspection.figures import COLOURS, attention_figure, rgb, save_attention_figure, save_figure
 from mt.inspection.terminal import terminal_map
@@ -212,9 +213,9 @@ def test_a_saved_figure_has_the_format_of_its_ending(tmp_path: Path, ending: str
 @pytest.mark.parametrize("name", ["figure.xyz", "figure", "missing/figure.png", "folder.png"])
 def test_a_path_that_cannot_be_written_is_one_plain_line(tmp_path: Path, name: str) -> None:
     (tmp_path / "folder.png").mkdir()
-    with pytest.raises(ValueError, match=re.escape(name)) as error:
+    with pytest.raises((ValueError, OSError)) as error:
         save_attention_figure([drawn(2, 3, 4)], tmp_path / name)
-    assert "\n" not in str(error.value)
+    assert str(tmp_path / name) in refusal(error.value) and "\n" not in refusal(error.value)
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (4, 6), (12, 30), (40, 60), (5, 200)])

@@ -251,7 +251,7 @@ def users_files(folder: Path) -> Path:
 @pytest.mark.parametrize("command", readme_commands())
 def test_every_command_of_the_readme_runs(users_files: Path, command: str) -> None:
     """Training in a small size; what needs the hub is composed only."""
-    words = shlex.split(command.replace("glob(*)", "default,cosine,parameter_free"))[1:]
+    words = shlex.split(command.replace("glob(*)", "default,scaled_dot_product,parameter_free"))[1:]
     if "benchmark.py" in words[0]:
         overrides = ["model=tiny", "data.batch_tokens=256", f"data.cache_dir='{users_files}/cache'"]
         assert_measured(json.loads(output(run(users_files, *words, "--quick", "--json", *overrides))))
