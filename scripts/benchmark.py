@@ -42,7 +42,10 @@ CUT = 12  # pieces: an untrained model's translations end nowhere
 
 
 class UsualTransformer(nn.Module):
-    """The same network as it is usually put together: `torch.nn.Transformer` and its masks, one embedding."""
+    """The same network as it is usually put together: `torch.nn.Transformer` and its masks, one embedding.
+
+    Its attention is torch's scaled dot product, also beside a model that scores by cosine.
+    """
 
     def __init__(
         self,
