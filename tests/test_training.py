@@ -1,6 +1,8 @@
 """Training through Lightning: what it learns, how it stops and goes on, and what it leaves behind."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -253,3 +255,23 @@ def test_the_learning_rate_warms_up_and_falls_to_zero() -> None:
     assert learning_rate_factor(9, 10, 0.0) == 1.0
     assert learning_rate_factor(500, 10, 0.25) == pytest.approx(0.75)
     assert learning_rate_factor(500, 10, 1.0) == 0.0
+
+
+def test_a_worker_says_nothing_where_its_run_is_killed_while_taking_a_batch_over() -> None:
+    program = """if True:
+        import os, socket, sys, time
+        from multiprocessing.resource_sharer import DupFd
+        from mt.training.datamodule import end_with_the_run
+        if sys.argv[1:]:
+            end_with_the_run(0)
+        address = DupFd(os.open(os.devnull, os.O_RDONLY))._id[0]
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(address)
+        connection.close()
+        time.sleep(0.5)
+    """
+    said = [
+        subprocess.run([sys.executable, "-c", program, *given], capture_output=True, text=True, timeout=100).stderr
+        for given in ([], ["quiet"])
+    ]
+    assert "Traceback" in said[0] and said[1] == ""

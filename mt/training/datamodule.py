@@ -1,6 +1,7 @@
 """The corpus as Lightning's data module: which batches a rank sees, in which order, from where on."""
 
 import signal
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -108,13 +109,15 @@ def loader(pairs: BatchedPairs, sampler: Sampler[int] | None = None, num_workers
         sampler=sampler,
         num_workers=num_workers,
         generator=torch.Generator(),
-        worker_init_fn=_leave_ctrl_c_to_the_run,
+        worker_init_fn=end_with_the_run,
     )
 
 
-def _leave_ctrl_c_to_the_run(worker: int) -> None:
+def end_with_the_run(worker: int) -> None:
+    """Ctrl-C is the run's to handle, and a run that is killed while it takes a batch over is no error of the worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    sys.excepthook = lambda *_: None  # called by multiprocessing's thread alone: what a batch raises goes to the run
 
 
 class Remaining(Sampler[int]):
