@@ -312,6 +312,16 @@ def test_a_full_disk_leaves_the_previous_checkpoint_as_it_was(tmp_path: Path) ->
     assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
 
 
+def test_a_new_checkpoint_takes_the_place_of_the_old_one_and_is_not_written_into_it(tmp_path: Path) -> None:
+    path = tmp_path / "last.ckpt"
+    WholeFiles().save_checkpoint({"step": 1}, path)
+    whole = path.read_bytes()
+    with path.open("rb") as old:
+        WholeFiles().save_checkpoint({"step": 2}, path)
+        assert old.read() == whole
+    assert torch.load(path, weights_only=True) == {"step": 2}
+
+
 def test_a_full_disk_under_the_cache_is_named_and_nothing_half_prepared_stays(tmp_path: Path) -> None:
     sentences = "".join(f"{i} {a}\t{i} {b}\n" for i, (a, b) in enumerate(PAIRS * 4))
     (tmp_path / "pairs.tsv").write_text(sentences, encoding="utf-8")
