@@ -75,13 +75,14 @@ def within_memory() -> Iterator[None]:
 
 @contextmanager
 def command(*users_errors: type[Exception]) -> Iterator[None]:
-    """What a user can cause (ValueError, OSError and the given) is one line on stderr and exit code 1.
+    """What a user can cause (ValueError, OSError, too little memory, the given): one line on stderr, code 1.
 
     A reader that has enough (`| head`) ends the command without a word, code 141.
     """
     open_streams()
     try:
-        yield
+        with within_memory():
+            yield
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python's last flush fails again

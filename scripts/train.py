@@ -123,8 +123,13 @@ def train(cfg: DictConfig, run: Path, console: Console) -> None:
 
 
 USERS_ERRORS = (
-    *(ValueError, TypeError, OSError, MemoryError),
-    *(HydraException, OmegaConfBaseException, MisconfigurationException),
+    ValueError,
+    TypeError,
+    OSError,
+    MemoryError,
+    HydraException,
+    OmegaConfBaseException,
+    MisconfigurationException,
 )
 failed: list[str] = []  # jobs of a sweep
 

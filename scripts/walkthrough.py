@@ -186,10 +186,10 @@ Random queries, each with eight keys:""",
     matrix(console, pieces, pieces, weights, weights=True)
 
     chosen = int(weights.amax(dim=-1).argmin())  # the piece that looks at more than itself
-    terms = weighted_values(weights[chosen], x)
+    looking, terms = escape(pieces[chosen]), weighted_values(weights[chosen], x)
     step(
         console,
-        f"6  The weighted sum, for “{escape(pieces[chosen])}” alone",
+        f"6  The weighted sum, for “{looking}” alone",
         "z = a₁v₁ + a₂v₂ + …: the vector of every piece j, times the share aⱼ. Here the vectors v are x itself.",
     )
     labels = [f"{a:.2f}·{p}" for a, p in zip(weights[chosen].tolist(), pieces, strict=True)]
@@ -198,7 +198,7 @@ Random queries, each with eight keys:""",
     product = f"{shape(weights)} by {shape(x)} gives {shape(z)}"
     difference = f"{(z[chosen] - terms.sum(dim=0)).abs().max():.1g}"
     console.print(f"\nFor all pieces at once it is one product of matrices, weights times x: {product}.")
-    console.print(f"Its row for “{escape(pieces[chosen])}” differs from the sum above by {difference}.")
+    console.print(f"Its row for “{looking}” differs from the sum above by {difference}.")
 
     call, heads = example.encoder, example.encoder.heads()
     width = heads.q.shape[-1]

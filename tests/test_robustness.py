@@ -17,7 +17,7 @@ import pytest
 import torch
 from conftest import PAIRS
 
-from mt.command import refusal
+from mt.command import command, refusal
 from mt.data.corpus import prepare
 from mt.data.readers import Source, Unreadable
 from mt.runs import run_folder
@@ -333,6 +333,12 @@ def test_a_full_disk_under_the_cache_is_named_and_nothing_half_prepared_stays(tm
         )  # fmt: skip
     assert str(tmp_path / "cache") in refusal(error.value) and "\n" not in refusal(error.value)
     assert not list((tmp_path / "cache").iterdir())
+
+
+def test_too_little_memory_is_one_line_in_every_command() -> None:
+    with pytest.raises(SystemExit, match="not enough memory") as ended, command():
+        torch.empty(10**17)
+    assert "\n" not in str(ended.value)
 
 
 def test_a_moved_run_keeps_its_best_score(tmp_path: Path) -> None:
