@@ -98,9 +98,8 @@ def main() -> None:
     files = ["data=files", f"data.train='{args.data}'"] if args.data else []
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         cfg = compose("train", ["model=small", *files, *args.overrides])
-    settings: Any = {
-        name: OmegaConf.to_container(cfg[name], resolve=True) for name in ("data", "model", "optimizer", "decoding")
-    }
+    names = ["data", "model", "embedding_start", "optimizer", "decoding"]
+    settings: Any = OmegaConf.to_container(OmegaConf.masked_copy(cfg, names), resolve=True)
     trained = Translator.load(checkpoint_of(args.checkpoint, BEST)) if args.checkpoint else None
 
     data = TranslationData.prepare(settings["data"], cfg.seed)

@@ -107,7 +107,7 @@ def train(cfg: DictConfig, run: Path, console: Console) -> None:
         checkpoint=str(best),
     )
     trainer.logger.log_hyperparams(
-        {name: settings[name] for name in ("seed", "data", "model", "optimizer", "decoding")},
+        {name: settings[name] for name in ("seed", "data", "model", "embedding_start", "optimizer", "decoding")},
         {f"test/{name}": summary["test"][name] for name in ("bleu", "chrf")},
         step=trainer.global_step,
     )

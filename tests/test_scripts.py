@@ -90,7 +90,7 @@ def test_tensorboard_gets_scalars_translations_pictures_and_hyperparameters(fold
     start = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     settings = OmegaConf.load(run_folder / ".hydra" / "config.yaml")
     groups = {f"{group}/{name}" for group in ("data", "model", "optimizer", "decoding") for name in settings[group]}
-    assert set(HParamsPluginData.FromString(start).session_start_info.hparams) == groups | {"seed"}
+    assert set(HParamsPluginData.FromString(start).session_start_info.hparams) == groups | {"seed", "embedding_start"}
 
 
 def test_every_way_of_giving_sentences_gives_the_same_translations(folder: Path) -> None:
@@ -185,10 +185,12 @@ VARIANTS = sorted(path.stem for path in (ROOT / "conf" / "variant").glob("*.yaml
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant_is_a_model_and_differs_from_the_default_in_one_thing(variant: str) -> None:
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        default, other = (dict(compose("train", [f"variant={name}"]).model) for name in ("default", variant))
+        settings = [compose("train", [f"variant={name}"]) for name in ("default", variant)]
+    default, other = (dict(setting.model) for setting in settings)
     with torch.device("meta"):
         build_model(vocab_size=400, **other)
     if other["architecture"] == "transformer":
+        default, other = ({**setting.model, "start": setting.embedding_start} for setting in settings)
         assert len(default.items() - other.items()) == (variant != "default")
 
 

@@ -14,6 +14,7 @@ from mt.data.corpus import Corpus, prepare
 from mt.model.attention_variants import ATTENTION
 from mt.training.callbacks import StopWhenUsedUp, Throughput, Translations
 from mt.training.datamodule import TranslationData
+from mt.training.latent_semantics import latent_vectors
 from mt.training.module import TranslationModule
 from mt.training.schedule import learning_rate_factor
 from mt.translator import Translator, load_checkpoint
@@ -63,23 +64,21 @@ def make(
     batch_tokens: int = 60,
     dropout: float = 0.0,
     model: dict[str, Any] = MODEL,
+    embedding_start: str = "latent_semantics",
     **trainer: Any,
 ) -> Any:
     """A trainer, a module and its data, as scripts/train.py puts them together."""
     L.seed_everything(7, verbose=False)
-    module = TranslationModule(
-        model={**model, "dropout": dropout},
-        tokenizer=corpus.tokenizer,
-        src="en",
-        tgt="it",
-        corpus=corpus.fingerprint,
-        decoding={"beam": 2, "length_penalty": 1.0},
-        learning_rate=5e-3,
-        warmup_steps=10,
-        weight_decay=0.0,
-        beta2=0.98,
-        label_smoothing=0.1,
-    )
+    settings = {
+        "data": {"src": "en", "tgt": "it"},
+        "model": {**model, "dropout": dropout},
+        "embedding_start": embedding_start,
+        "decoding": {"beam": 2, "length_penalty": 1.0},
+        "optimizer": {
+            "learning_rate": 5e-3, "warmup_steps": 10, "weight_decay": 0.0, "beta2": 0.98, "label_smoothing": 0.1,
+        },
+    }  # fmt: skip
+    module = TranslationModule.untrained(settings, corpus)
     data = TranslationData(corpus, batch_tokens=batch_tokens, noise=dropout, sampling=dropout, num_workers=0, seed=7)
     checkpoint = L.pytorch.callbacks.ModelCheckpoint(
         dirpath=folder, filename="best", monitor="val/chrf", mode="max", enable_version_counter=False
@@ -123,6 +122,19 @@ def test_six_pairs_are_learnt_by_heart_and_translated_from_the_reloaded_checkpoi
     translator = Translator.load(tmp_path / "last.ckpt")
     assert [t.text for t in translator.translate([src for src, _ in PAIRS])] == [tgt for _, tgt in PAIRS]
     assert [t.text for t in translator.translate([src for src, _ in PAIRS], beam=1)] == [tgt for _, tgt in PAIRS]
+
+
+def test_embeddings_start_where_the_settings_say_and_nothing_else_differs(corpus: Corpus, tmp_path: Path) -> None:
+    latent, random = (
+        weights(make(corpus, tmp_path, embedding_start=start)[1]) for start in ("latent_semantics", "random")
+    )
+    name = "embedding.token.weight"
+    directions = latent_vectors(corpus.splits["train"], *latent[name].shape)
+    seen = directions.any(dim=1)
+    assert (torch.cosine_similarity(latent[name], directions, dim=1)[seen] > 0.9).all()
+    assert torch.cosine_similarity(random[name], directions, dim=1)[seen].abs().mean() < 0.3
+    assert torch.allclose(latent.pop(name)[~seen], random.pop(name)[~seen])
+    assert all(torch.equal(latent[other], random[other]) for other in random)
 
 
 @pytest.mark.parametrize("validate_every", [10_000, 1])

@@ -67,6 +67,14 @@ class Embedding(nn.Module):
         nn.init.normal_(self.token.weight, std=0.5 * d_model**-0.5)
         self.positions = POSITIONS[positions](d_model)
 
+    def start_near(self, vectors: Float[Tensor, "V D"]) -> None:
+        """Turn the random start towards vectors of length 1; where one is 0, and in its lengths, it stays as it is."""
+        with torch.no_grad():
+            weight = self.token.weight
+            lengths = weight.norm(dim=1, keepdim=True)
+            # The random rest tells pieces apart that always stand together.
+            weight.copy_(nn.functional.normalize(vectors + 0.2 * weight / lengths, dim=1) * lengths)
+
     def forward(self, ids: Int[Tensor, "B T"], start: int = 0) -> Float[Tensor, "B T D"]:
         """start: the position of the first column."""
         tokens = self.token(ids) * math.sqrt(self.token.embedding_dim)

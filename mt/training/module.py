@@ -14,6 +14,7 @@ from mt.data.corpus import Corpus
 from mt.model.build import build_model
 from mt.tokenizer import Tokenizer
 from mt.training.checkpoints import check_same
+from mt.training.latent_semantics import latent_vectors
 from mt.training.loss import Loss, cross_entropy
 from mt.training.schedule import learning_rate_factor, progress
 from mt.translator import FORMAT, Translator
@@ -63,7 +64,7 @@ class TranslationModule(L.LightningModule):
     @classmethod
     def untrained(cls, settings: Mapping[str, Any], corpus: Corpus) -> "TranslationModule":
         """settings: as conf/train.yaml has them."""
-        return cls(
+        module = cls(
             model=settings["model"],
             tokenizer=corpus.tokenizer,
             src=settings["data"]["src"],
@@ -72,6 +73,10 @@ class TranslationModule(L.LightningModule):
             decoding=settings["decoding"],
             **settings["optimizer"],
         )
+        if settings["embedding_start"] == "latent_semantics":
+            weight = module.model.embedding.token.weight
+            module.model.embedding.start_near(latent_vectors(corpus.splits["train"], *weight.shape))
+        return module
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """AdamW (Loshchilov & Hutter 2019); biases, norms and embeddings are not decayed."""

@@ -31,6 +31,7 @@ REAL = {  # least and most of each
     "optimizer.learning_rate": (0, math.inf),
     "optimizer.weight_decay": (0, math.inf),
 }
+EMBEDDING_STARTS = ("latent_semantics", "random")
 TEXT = ("data.src", "data.tgt", "data.cache_dir")
 
 
@@ -53,6 +54,8 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         value = _value(settings, name)
         if not isinstance(value, str):
             raise ValueError(f"{name}={value!r} is no text")
+    if (start := _value(settings, "embedding_start")) not in EMBEDDING_STARTS:
+        raise ValueError(f"embedding_start={start} is none of {', '.join(EMBEDDING_STARTS)}")
     data, trainer = settings["data"], settings["trainer"]
     if data["batch_tokens"] <= data["max_pieces"]:
         raise ValueError(
