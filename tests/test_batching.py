@@ -136,6 +136,10 @@ def test_noise_takes_capitals_and_marks_from_its_share_of_sources(
     counts = [sum(f == kind(s) for f, s in zip(found, sources, strict=True)) for kind in kinds]
     assert sum(counts) == len(sources)
     assert min(counts) > 4
+    random = np.random.default_rng(1)
+    noisy = [add_noise("Where?", 0.2, random) for _ in range(4_000)]
+    shares = [noisy.count(text) / len(noisy) for text in ("where?", "Where", "where", "Where?")]
+    assert np.allclose(shares, [0.1, 0.1, 0.1, 0.7], atol=0.02), "half of what loses one loses both"
     sure = np.random.default_rng(1)
     assert [add_noise(s, 1.0, sure) for s in ("Where?!", "OK …", "...", "")] == ["where", "ok", "...", ""]
     assert add_noise("Where?", 0.0, sure) == "Where?"

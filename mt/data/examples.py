@@ -74,8 +74,12 @@ class BatchedPairs(Dataset[Batch]):
 
 
 def add_noise(sentence: str, share: float, random: np.random.Generator) -> str:
-    """The sentence in lower case, without its final mark, both or neither, each with probability `share`."""
-    lower, unmarked = random.random(2) < share
+    """In lower case with probability `share`, without its final mark with probability `share`.
+
+    Up to a share of 1/2, half of the sentences that lose one of them lose the other too: who types in haste omits both.
+    """
+    draw = random.random()
+    lower, unmarked = draw < share, (draw - share / 2) % 1 < share
     if lower:
         sentence = sentence.lower()
     if unmarked:
