@@ -102,7 +102,7 @@ def train(cfg: DictConfig, run: Path, console: Console) -> None:
         train_seconds=throughput.seconds,
         tokens_per_second=throughput.tokens / throughput.seconds,
         steps=trainer.global_step,
-        epochs=trainer.current_epoch,
+        epochs=trainer.fit_loop.epoch_loop.batch_progress.total.completed / trainer.num_training_batches,
         precision=precision,
         checkpoint=str(best),
     )

@@ -6,7 +6,7 @@ from conftest import PAIRS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mt.data.batching import make_batch, token_budget_batches
+from mt.data.batching import make_batch, one_of_each, token_budget_batches
 from mt.data.examples import BatchedPairs, add_noise
 from mt.special_tokens import BOS, EOS, PAD
 from mt.tokenizer import Tokenizer
@@ -83,6 +83,16 @@ def test_the_order_depends_on_seed_and_epoch_alone() -> None:
 def test_without_shuffling_the_order_is_always_the_same() -> None:
     lengths = realistic(300)
     assert batches(lengths, 128, None) == batches(lengths, 128, None)
+
+
+def test_of_pairs_with_the_same_source_sentence_one_is_drawn_and_each_as_often() -> None:
+    sources = np.array([0.5, 0.1, 0.5, 0.7, 0.5, 0.1])
+    draws = [one_of_each(sources, np.random.default_rng(seed)).tolist() for seed in range(600)]
+    assert all(sorted(sources[draw]) == [0.1, 0.5, 0.7] and draw == sorted(draw) for draw in draws)
+    drawn = np.bincount(np.concatenate(draws))
+    assert drawn[3] == 600, "the only one"
+    assert drawn[[1, 5]].min() > 240 and drawn[[0, 2, 4]].min() > 140, "of two and of three, at random"
+    assert one_of_each(sources, np.random.default_rng(1)).tolist() == draws[1]
 
 
 def test_a_sentence_longer_than_the_budget_is_refused_with_both_numbers() -> None:

@@ -62,6 +62,7 @@ def test_a_run_leaves_a_summary_checkpoints_and_events(folder: Path) -> None:
     assert values["test"]["sentences"] > 0 and "bleu" in values["test"] and "chrf" in values["test"]
     assert "tok:13a" in values["test"]["signature"]["bleu"]
     assert values["parameters"] > 0 and values["tokens_per_second"] > 0 and values["steps"] == 6
+    assert 0 < values["epochs"] < 0.5, "six batches of more than a hundred"
     assert Path(values["checkpoint"]).is_file() and (summary.parent / "last.ckpt").is_file()
 
 

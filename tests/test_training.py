@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import numpy as np
 import pytest
 import torch
 
@@ -79,7 +80,15 @@ def make(
         },
     }  # fmt: skip
     module = TranslationModule.untrained(settings, corpus)
-    data = TranslationData(corpus, batch_tokens=batch_tokens, noise=dropout, sampling=dropout, num_workers=0, seed=7)
+    data = TranslationData(
+        corpus,
+        batch_tokens=batch_tokens,
+        one_translation=True,
+        noise=dropout,
+        sampling=dropout,
+        num_workers=0,
+        seed=7,
+    )
     checkpoint = L.pytorch.callbacks.ModelCheckpoint(
         dirpath=folder, filename="best", monitor="val/chrf", mode="max", enable_version_counter=False
     )
@@ -185,6 +194,31 @@ def test_accumulated_micro_batches_step_like_one_big_batch(corpus: Corpus, tmp_p
         results.append({name: tensor - before[name] for name, tensor in weights(module).items()})
     for name, step in results[0].items():
         torch.testing.assert_close(results[1][name], step, rtol=1e-3, atol=1e-7, msg=name)
+
+
+def test_an_epoch_holds_each_source_sentence_once_with_a_translation_drawn_anew(tmp_path: Path) -> None:
+    told = [("Come here!", "Vieni qui!"), ("come here", "Venga qui."), ("Come here!", "Venite qui!")]
+    held_out = {"validation": [("Yes.", "Sì."), ("yes", "Già.")], "test": [("Good night.", "Buona notte.")]}
+    for name, pairs in {"train": [*PAIRS, *told], **held_out}.items():
+        (tmp_path / f"{name}.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8")
+    files = {name: str(tmp_path / f"{name}.tsv") for name in ("train", "validation", "test")}
+    settings = {
+        **files, "columns": ["en", "it"], "src": "en", "tgt": "it", "cache_dir": str(tmp_path / "cache"),
+        "vocab_size": 330, "max_pieces": 60, "max_ratio": 3.0, "held_out": 1,
+        "batch_tokens": 60, "noise": 0.0, "sampling": 0.0, "num_workers": 0,
+    }  # fmt: skip
+
+    def epoch(number: int | None, split: str = "train", one_translation: bool = True) -> list[str]:
+        data = TranslationData.prepare({**settings, "one_translation": one_translation}, seed=7)
+        return [data.corpus.splits[split][i]["tgt"] for i in np.concatenate(data.batches(split, 60, number)).tolist()]
+
+    commands = {tgt for _, tgt in told}
+    epochs = [set(epoch(number)) for number in range(12)]
+    assert all(len(found) == len(PAIRS) + 1 and len(found & commands) == 1 for found in epochs)
+    assert set.union(*epochs) >= commands, "each of them some time"
+    assert epoch(3) == epoch(3)
+    assert sorted(epoch(0, one_translation=False)) == sorted(tgt for _, tgt in [*PAIRS, *told])
+    assert sorted(epoch(None, "validation")) == ["Già.", "Sì."], "what is measured is all of it"
 
 
 class Diary(L.Callback):

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from mt.special_tokens import BOS, EOS, PAD
@@ -35,6 +35,17 @@ def make_batch(src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> Ba
         tgt_in=pad([[BOS, *ids] for ids in tgt]),
         tgt_out=pad([[*ids, EOS] for ids in tgt]),
     )
+
+
+def one_of_each(sources: Shaped[np.ndarray, "N"], random: np.random.Generator) -> Int[np.ndarray, "_"]:
+    """The index of one pair, drawn at random, of each source sentence, in ascending order.
+
+    sources: what is the same for pairs with the same source sentence. Some sentences of a public corpus have dozens of
+    translations: an epoch of all pairs would be about those, and meet the words of the others too seldom.
+    """
+    order = random.permutation(len(sources))
+    _, first = np.unique(sources[order], return_index=True)
+    return np.sort(order[first])
 
 
 def token_budget_batches(

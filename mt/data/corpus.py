@@ -28,7 +28,7 @@ from mt.data.cleaning import fraction, key, normalise, why_dropped
 from mt.data.readers import HELD_OUT, Source, Unreadable
 from mt.tokenizer import Tokenizer
 
-FORMAT = 1  # of the cache: raised when what is written there changes its meaning
+FORMAT = 2  # of the cache: raised when what is written there changes its meaning
 SPLITS = ("train", *HELD_OUT)
 PAIRS_A_PROCESS = 50_000  # below that, starting another process costs more than it saves
 
@@ -39,7 +39,8 @@ Report = dict[str, dict[str, Any]]
 @dataclass(frozen=True)
 class Corpus:
     splits: dict[str, datasets.Dataset]
-    """Columns src, tgt (normalised text) and src_ids, tgt_ids (without BOS and EOS); on disk, not in memory."""
+    """Columns src, tgt (normalised text), src_ids, tgt_ids (without BOS and EOS), and source, a number that pairs
+    share whose source sentences are the same, case and punctuation aside. On disk, not in memory."""
     tokenizer: Tokenizer
     report: Report
     fingerprint: str
@@ -270,7 +271,7 @@ def _sentences(split: datasets.Dataset) -> Iterator[str]:
 def _tokenise(
     split: datasets.Dataset, tokenizer: Tokenizer, longest: int | None, report: dict[str, Any]
 ) -> datasets.Dataset:
-    """Add src_ids and tgt_ids; leave out what has more pieces than `longest`."""
+    """Add src_ids, tgt_ids and source; leave out what has more pieces than `longest`."""
     ids = datasets.List(datasets.Value("int32"))
     processes = min(os.cpu_count() or 1, len(split) // PAIRS_A_PROCESS)
     split = split.map(
@@ -280,7 +281,11 @@ def _tokenise(
         num_proc=processes if processes > 1 else None,
         remove_columns=["src_key", "tgt_key"],
         features=datasets.Features(
-            {"src": datasets.Value("string"), "tgt": datasets.Value("string"), "src_ids": ids, "tgt_ids": ids}
+            {
+                **dict.fromkeys(("src", "tgt"), datasets.Value("string")),
+                **dict.fromkeys(("src_ids", "tgt_ids"), ids),
+                "source": datasets.Value("float64"),
+            }
         ),
         desc="tokenising",
     )
@@ -293,9 +298,13 @@ def _tokenise(
     return split.select(kept)
 
 
-def _encode(batch: Mapping[str, list[str]], model: bytes) -> dict[str, list[list[int]]]:
+def _encode(batch: Mapping[str, list[str]], model: bytes) -> dict[str, list[Any]]:
     tokenizer = _tokenizer(model)
-    return {"src_ids": tokenizer.encode(batch["src"]), "tgt_ids": tokenizer.encode(batch["tgt"])}
+    return {
+        "src_ids": tokenizer.encode(batch["src"]),
+        "tgt_ids": tokenizer.encode(batch["tgt"]),
+        "source": [fraction(src_key) for src_key in batch["src_key"]],
+    }
 
 
 @lru_cache(maxsize=1)

@@ -11,16 +11,24 @@ import torch
 from jaxtyping import Int
 from torch.utils.data import DataLoader, Sampler
 
-from mt.data.batching import Batch, token_budget_batches
+from mt.data.batching import Batch, one_of_each, token_budget_batches
 from mt.data.corpus import Corpus, lengths, prepare
 from mt.data.examples import BatchedPairs
 from mt.training.checkpoints import check_same
 
-BATCHING = ("batch_tokens", "noise", "sampling", "num_workers")  # of conf/data; the rest prepares the corpus
+BATCHING = (
+    "batch_tokens",
+    "one_translation",
+    "noise",
+    "sampling",
+    "num_workers",
+)  # of conf/data; the rest prepares the corpus
 
 
 class TranslationData(L.LightningDataModule):
     """batch_tokens bounds rows × longest side of a batch, in pieces. Use with reload_dataloaders_every_n_epochs=1.
+
+    one_translation: an epoch holds each source sentence once, with one of its translations, drawn anew every time.
 
     The order of an epoch depends on seed and epoch alone, so a resumed run goes on where it stopped.
     """
@@ -30,6 +38,7 @@ class TranslationData(L.LightningDataModule):
         corpus: Corpus,
         *,
         batch_tokens: int,
+        one_translation: bool,
         noise: float,
         sampling: float,
         num_workers: int,
@@ -38,6 +47,7 @@ class TranslationData(L.LightningDataModule):
         super().__init__()
         self.corpus = corpus
         self.batch_tokens = batch_tokens
+        self.one_translation = one_translation
         self.noise = noise
         self.sampling = sampling
         self.num_workers = num_workers
@@ -53,7 +63,7 @@ class TranslationData(L.LightningDataModule):
 
     def state_dict(self) -> dict[str, Any]:
         """What decides about the batches of an epoch; how many of them are done, Lightning restores."""
-        names = ("batch_tokens", "noise", "sampling", "seed")
+        names = ("batch_tokens", "one_translation", "noise", "sampling", "seed")
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -67,7 +77,11 @@ class TranslationData(L.LightningDataModule):
     def batches(self, split: str, budget: int, epoch: int | None) -> list[Int[np.ndarray, "_"]]:
         pairs = self.corpus.splits[split]
         random = None if epoch is None else np.random.default_rng([self.seed, epoch])
-        return token_budget_batches(lengths(pairs, "src_ids"), lengths(pairs, "tgt_ids"), budget, random)
+        chosen = np.arange(len(pairs))
+        if random is not None and self.one_translation:
+            chosen = one_of_each(pairs.data.column("source").to_numpy(), random)
+        src_lengths, tgt_lengths = (lengths(pairs, side)[chosen] for side in ("src_ids", "tgt_ids"))
+        return [chosen[batch] for batch in token_budget_batches(src_lengths, tgt_lengths, budget, random)]
 
     def pairs(self, batches: Sequence[Int[np.ndarray, "_"]], epoch: int) -> BatchedPairs:
         """Batches of the training split, varied as in that epoch."""

@@ -54,6 +54,8 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         value = _value(settings, name)
         if not isinstance(value, str):
             raise ValueError(f"{name}={value!r} is no text")
+    if type(one := _value(settings, "data.one_translation")) is not bool:
+        raise ValueError(f"data.one_translation={one!r} is neither true nor false")
     if (start := _value(settings, "embedding_start")) not in EMBEDDING_STARTS:
         raise ValueError(f"embedding_start={start} is none of {', '.join(EMBEDDING_STARTS)}")
     data, trainer = settings["data"], settings["trainer"]
