@@ -13,7 +13,7 @@ import torch
 
 from mt.data.corpus import Corpus, prepare
 from mt.model.attention_variants import ATTENTION
-from mt.training.callbacks import StopWhenUsedUp, Throughput, Translations
+from mt.training.callbacks import StopWhenUsedUp, Throughput, Translations, spread
 from mt.training.datamodule import TranslationData
 from mt.training.latent_semantics import latent_vectors
 from mt.training.module import TranslationModule
@@ -219,6 +219,12 @@ def test_an_epoch_holds_each_source_sentence_once_with_a_translation_drawn_anew(
     assert epoch(3) == epoch(3)
     assert sorted(epoch(0, one_translation=False)) == sorted(tgt for _, tgt in [*PAIRS, *told])
     assert sorted(epoch(None, "validation")) == ["Già.", "Sì."], "what is measured is all of it"
+
+
+def test_what_is_shown_is_spread_over_the_sentences_whatever_stands_first() -> None:
+    assert spread(range(2_001), 5) == [200, 600, 1_000, 1_400, 1_800]
+    assert spread("abc", 3) == spread("abc", 9) == ["a", "b", "c"]
+    assert spread("abc", 1) == ["b"] and spread("abc", 0) == spread("", 4) == []
 
 
 class Diary(L.Callback):

@@ -1,9 +1,9 @@
 """What a run shows while it trains: speed, translations with their scores, attention maps, scores of heads."""
 
-import itertools
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import lightning as L
 from lightning.pytorch.loggers import TensorBoardLogger
@@ -21,6 +21,8 @@ from mt.training.datamodule import TranslationData
 from mt.training.module import TranslationModule
 from mt.training.schedule import progress
 from mt.training.scores import score
+
+T = TypeVar("T")
 
 
 class StopWhenUsedUp(L.Callback):
@@ -83,7 +85,7 @@ class Translations(L.Callback):
         if (writer := tensorboard(trainer)) is None:
             return
         table = ["| source | translation | reference |", "|---|---|---|"]
-        for cells in list(zip(sources, found, references, strict=True))[: self.num_shown]:
+        for cells in spread(list(zip(sources, found, references, strict=True)), self.num_shown):
             table.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         writer.add_text("translations", "\n".join(table), trainer.global_step)
 
@@ -153,16 +155,20 @@ def validation_pairs(trainer: L.Trainer, number: int) -> tuple[list[str], list[s
     data = trainer.datamodule  # type: ignore[attr-defined]
     assert isinstance(data, TranslationData)
     split = data.corpus.splits["validation"]
-    number = min(number, len(split))
-    chosen = split[[i * len(split) // number for i in range(number)]]
+    chosen = split[spread(range(len(split)), number)]
     return chosen["src"], chosen["tgt"]
 
 
 def short_pairs(trainer: L.Trainer, tokenizer: Tokenizer, number: int, max_pieces: int) -> list[tuple[str, str]]:
-    """The first of `validation_pairs` that have at most max_pieces a side: at most `number`."""
+    """Of `validation_pairs` that have at most max_pieces a side: at most `number`, evenly spread again."""
     pairs = zip(*validation_pairs(trainer, 100 * number), strict=True)
-    short = (pair for pair in pairs if max(map(len, tokenizer.encode(pair))) <= max_pieces)
-    return list(itertools.islice(short, number))
+    return spread([pair for pair in pairs if max(map(len, tokenizer.encode(pair))) <= max_pieces], number)
+
+
+def spread(items: Sequence[T], number: int) -> list[T]:
+    """At most `number` of them: the middles of so many equal parts (a file may begin with its shortest sentences)."""
+    number = min(number, len(items))
+    return [items[(2 * i + 1) * len(items) // (2 * number)] for i in range(number)]
 
 
 def tensorboard(trainer: L.Trainer) -> SummaryWriter | None:
