@@ -40,12 +40,10 @@ OTHERS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    folder = tmp_path_factory.mktemp("corpus")
+def prepared(folder: Path, pairs: list[tuple[str, str]]) -> Corpus:
     held_out = [("Yes.", "Sì."), ("Good night.", "Buona notte."), ("Thank you very much.", "Grazie mille.")]
-    for name, pairs in (("train", PAIRS), ("validation", held_out[:2]), ("test", held_out[2:])):
-        (folder / f"{name}.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8")
+    for name, split in (("train", pairs), ("validation", held_out[:2]), ("test", held_out[2:])):
+        (folder / f"{name}.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in split), encoding="utf-8")
     return prepare(
         **{name: str(folder / f"{name}.tsv") for name in ("train", "validation", "test")},
         columns=["en", "it"],
@@ -53,10 +51,15 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
         tgt="it",
         vocab_size=330,
         max_pieces=60,
-        max_ratio=3.0,
+        max_ratio=6.0,
         held_out=1,
         cache_dir=str(folder / "cache"),
     )
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    return prepared(tmp_path_factory.mktemp("corpus"), PAIRS)
 
 
 def make(
@@ -196,29 +199,48 @@ def test_accumulated_micro_batches_step_like_one_big_batch(corpus: Corpus, tmp_p
         torch.testing.assert_close(results[1][name], step, rtol=1e-3, atol=1e-7, msg=name)
 
 
+def test_a_run_that_stopped_at_an_epochs_end_makes_all_of_a_next_one_with_more_batches(tmp_path: Path) -> None:
+    """An epoch's translations are drawn anew, so its number of batches changes."""
+    words = ("Go.", "Stop.", "Eat.", "Sleep.")
+    told = [pair for word in words for pair in ((word, word[:2]), (word, f"Adesso, per favore, {word} E subito via."))]
+    corpus = prepared(tmp_path, [*PAIRS, *told])
+    data = make(corpus, tmp_path / "plan")[2]
+    batches = [len(data.batches("train", 60, epoch)) for epoch in range(30)]
+    longer = next(epoch for epoch in range(1, 30) if batches[epoch] > batches[epoch - 1])
+    saved, stop = tmp_path / "stopped.ckpt", sum(batches[:longer])
+
+    class Stop(L.Callback):
+        def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
+            if trainer.global_step == stop:
+                trainer.save_checkpoint(saved)
+
+    trainer, module, data = make(corpus, tmp_path / "whole", max_epochs=longer + 2)
+    trainer.callbacks.append(Stop())
+    trainer.fit(module, data)
+    undisturbed, steps = weights(module), trainer.global_step
+    assert steps == sum(batches[: longer + 2])
+    trainer, module, data = make(corpus, tmp_path / "rest", max_epochs=longer + 2)
+    trainer.fit(module, data, ckpt_path=saved, weights_only=True)
+    assert trainer.global_step == steps
+    assert all(torch.equal(tensor, undisturbed[name]) for name, tensor in weights(module).items())
+
+
 def test_an_epoch_holds_each_source_sentence_once_with_a_translation_drawn_anew(tmp_path: Path) -> None:
     told = [("Come here!", "Vieni qui!"), ("come here", "Venga qui."), ("Come here!", "Venite qui!")]
-    held_out = {"validation": [("Yes.", "Sì."), ("yes", "Già.")], "test": [("Good night.", "Buona notte.")]}
-    for name, pairs in {"train": [*PAIRS, *told], **held_out}.items():
-        (tmp_path / f"{name}.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8")
-    files = {name: str(tmp_path / f"{name}.tsv") for name in ("train", "validation", "test")}
-    settings = {
-        **files, "columns": ["en", "it"], "src": "en", "tgt": "it", "cache_dir": str(tmp_path / "cache"),
-        "vocab_size": 330, "max_pieces": 60, "max_ratio": 3.0, "held_out": 1,
-        "batch_tokens": 60, "noise": 0.0, "sampling": 0.0, "num_workers": 0,
-    }  # fmt: skip
+    corpus = prepared(tmp_path, [*PAIRS, *told])
+    data = make(corpus, tmp_path / "run")[2]
 
-    def epoch(number: int | None, split: str = "train", one_translation: bool = True) -> list[str]:
-        data = TranslationData.prepare({**settings, "one_translation": one_translation}, seed=7)
-        return [data.corpus.splits[split][i]["tgt"] for i in np.concatenate(data.batches(split, 60, number)).tolist()]
+    def epoch(number: int | None, split: str = "train") -> list[str]:
+        return [corpus.splits[split][i]["tgt"] for i in np.concatenate(data.batches(split, 60, number)).tolist()]
 
     commands = {tgt for _, tgt in told}
-    epochs = [set(epoch(number)) for number in range(12)]
-    assert all(len(found) == len(PAIRS) + 1 and len(found & commands) == 1 for found in epochs)
-    assert set.union(*epochs) >= commands, "each of them some time"
-    assert epoch(3) == epoch(3)
-    assert sorted(epoch(0, one_translation=False)) == sorted(tgt for _, tgt in [*PAIRS, *told])
-    assert sorted(epoch(None, "validation")) == ["Già.", "Sì."], "what is measured is all of it"
+    epochs = [epoch(number) for number in range(12)]
+    assert all(len(found) == len(PAIRS) + 1 and len(set(found) & commands) == 1 for found in epochs)
+    assert set().union(*epochs) >= commands, "each of them some time"
+    assert epoch(3) == epochs[3]
+    assert sorted(epoch(None, "validation")) == ["Buona notte.", "Sì."], "what is measured is all of it"
+    data.one_translation = False
+    assert sorted(epoch(0)) == sorted(tgt for _, tgt in [*PAIRS, *told])
 
 
 def test_what_is_shown_is_spread_over_the_sentences_whatever_stands_first() -> None:

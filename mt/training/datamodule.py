@@ -98,8 +98,11 @@ class TranslationData(L.LightningDataModule):
         assert self.trainer is not None
         epoch = self.trainer.current_epoch
         pairs = self.pairs(self._mine(self.batches("train", self.batch_tokens, epoch)), epoch)
+        progress = self.trainer.fit_loop.epoch_loop.batch_progress.current
         resumed, self._resumed = self._resumed, False
-        done = self.trainer.fit_loop.epoch_loop.batch_progress.current.ready if resumed else 0
+        done = progress.ready if resumed else 0
+        if not resumed:  # a run resumed at an epoch's end: Lightning compares that one's batches with this one's
+            progress.completed = max(progress.completed, len(pairs))
         return loader(pairs, Remaining(len(pairs), done), self.num_workers)
 
     def val_dataloader(self) -> DataLoader[Batch]:
