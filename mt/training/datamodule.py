@@ -16,13 +16,8 @@ from mt.data.corpus import Corpus, lengths, prepare
 from mt.data.examples import BatchedPairs
 from mt.training.checkpoints import check_same
 
-BATCHING = (
-    "batch_tokens",
-    "one_translation",
-    "noise",
-    "sampling",
-    "num_workers",
-)  # of conf/data; the rest prepares the corpus
+# Of conf/data; the rest prepares the corpus.
+BATCHING = ("batch_tokens", "one_translation", "noise", "sampling", "num_workers")
 
 
 class TranslationData(L.LightningDataModule):
