@@ -23,7 +23,7 @@ from mt.translator import Translator, load_checkpoint
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 SETTINGS = shlex.split("""
     data=files data.train=train.tsv data.validation=validation.tsv data.test=test.tsv data.cache_dir=cache
-    data.vocab_size=400 data.max_pieces=60 data.batch_tokens=150 data.noise=0.3 data.sampling=0.2
+    data.vocab_size=400 data.max_pieces=60 data.batch_tokens=150 data.joined=0.3 data.noise=0.3 data.sampling=0.2
     model.d_model=16 model.num_heads=2 model.d_ff=32 model.encoder_layers=1 model.decoder_layers=1 precision=32-true
     trainer.max_time=null trainer.max_steps=50 trainer.val_check_interval=13 trainer.accumulate_grad_batches=2
     trainer.log_every_n_steps=1 callbacks=early_stopping callbacks.early_stopping.patience=90

@@ -6,7 +6,7 @@ from conftest import PAIRS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mt.data.batching import make_batch, one_of_each, token_budget_batches
+from mt.data.batching import MOST_JOINED, NONE, join, make_batch, one_of_each, row_lengths, token_budget_batches
 from mt.data.examples import BatchedPairs, add_noise
 from mt.special_tokens import BOS, EOS, PAD
 from mt.tokenizer import Tokenizer
@@ -16,9 +16,9 @@ Lengths = list[tuple[int, int]]
 
 
 def batches(lengths: Lengths, budget: int, seed: tuple[int, int] | None) -> list[list[int]]:
-    src, tgt = (np.array([pair[side] for pair in lengths], dtype=np.int64) for side in (0, 1))
+    sizes = np.array(lengths, dtype=np.int64).reshape(-1, 2)
     random = None if seed is None else np.random.default_rng(seed)
-    return [batch.tolist() for batch in token_budget_batches(src, tgt, budget, random)]
+    return [batch.tolist() for batch in token_budget_batches(sizes, budget, random)]
 
 
 def realistic(count: int) -> Lengths:
@@ -35,8 +35,8 @@ def split(tokenizer: Tokenizer) -> datasets.Dataset:
 
 
 def batched(split: datasets.Dataset, tokenizer: Tokenizer, **options: object) -> BatchedPairs:
-    rows = [np.arange(0, 40), np.array([99, 3]), np.arange(40, 99)]
-    return BatchedPairs(split, rows, tokenizer, **{"noise": 0, "sampling": 0, "seed": (7, 0), **options})
+    batches = [np.arange(0, 40)[:, None], np.array([[99, 3, NONE], [7, NONE, NONE]]), np.arange(40, 99)[:, None]]
+    return BatchedPairs(split, batches, tokenizer, **{"noise": 0, "sampling": 0, "seed": (7, 0), **options})
 
 
 def sentences(ids: torch.Tensor, tokenizer: Tokenizer) -> list[str]:
@@ -95,6 +95,32 @@ def test_of_pairs_with_the_same_source_sentence_one_is_drawn_and_each_as_often()
     assert one_of_each(sources, np.random.default_rng(1)).tolist() == draws[1]
 
 
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=60), st.floats(0, 0.5), st.integers(30, 90))
+@settings(deadline=None)
+def test_every_pair_stands_in_one_row_none_of_them_too_long(lengths: Lengths, share: float, longest: int) -> None:
+    sizes = np.array(lengths, dtype=np.int32).reshape(-1, 2)
+    rows = join(sizes, share, longest, np.random.default_rng(1))
+    assert sorted(rows[rows != NONE].tolist()) == list(range(len(lengths)))
+    assert (np.diff((rows == NONE).astype(int), axis=1) >= 0).all() and (rows[:, 0] != NONE).all(), "no gaps"
+    expected = [[sum(lengths[i][side] for i in row if i != NONE) for side in (0, 1)] for row in rows.tolist()]
+    assert row_lengths(rows, sizes).tolist() == expected
+    assert row_lengths(rows, sizes).max(initial=0) <= longest
+
+
+def test_of_the_rows_a_share_goes_on_and_of_these_the_same_share_again() -> None:
+    sizes = np.full((10_000, 2), 5)
+    for share in (0.0, 0.2, 0.5):
+        rows = join(sizes, share, 100, np.random.default_rng(1))
+        parts = np.count_nonzero(rows != NONE, axis=1)
+        for number in range(1, MOST_JOINED):
+            goes_on = np.count_nonzero(parts > number) / max(1, np.count_nonzero(parts >= number))
+            assert goes_on == pytest.approx(share, abs=0.01)
+        again = join(sizes, share, 100, np.random.default_rng(1))
+        other = join(sizes, share, 100, np.random.default_rng(2))
+        assert (rows == again).all() and (rows != other).any()
+    assert abs(np.corrcoef(rows[parts == 2][:, 0], rows[parts == 2][:, 1])[0, 1]) < 0.1, "of any two"
+
+
 def test_a_sentence_longer_than_the_budget_is_refused_with_both_numbers() -> None:
     with pytest.raises(ValueError, match=r"batch_tokens=30 .* 31 pieces"):
         batches([(3, 4), (30, 2)], 30, None)
@@ -115,8 +141,10 @@ def test_without_noise_and_sampling_batches_hold_the_pairs_as_they_are(
 ) -> None:
     pairs = batched(split, tokenizer)
     assert len(pairs) == 3
-    assert sentences(pairs[1].src, tokenizer) == [PAIRS[99][0], PAIRS[3][0]]
-    assert sentences(pairs[1].tgt_out, tokenizer) == [PAIRS[99][1], PAIRS[3][1]]
+    for side, found in enumerate((pairs[1].src, pairs[1].tgt_out)):
+        texts = [f"{PAIRS[99][side]} {PAIRS[3][side]}", PAIRS[7][side]]
+        expected = [[*ids, EOS] for ids in tokenizer.encode(texts)]
+        assert [[i for i in row if i != PAD] for row in found.tolist()] == expected, "as one line of text"
     expected = make_batch(split["src_ids"][:40], split["tgt_ids"][:40])
     assert all(torch.equal(a, b) for a, b in zip(pairs[0], expected, strict=True))
 
@@ -153,6 +181,8 @@ def test_noise_takes_capitals_and_marks_from_its_share_of_sources(
     sure = np.random.default_rng(1)
     assert [add_noise(s, 1.0, sure) for s in ("Where?!", "OK …", "...", "")] == ["where", "ok", "...", ""]
     assert add_noise("Where?", 0.0, sure) == "Where?"
+    joined = f"{PAIRS[99][0]} {PAIRS[3][0]}".lower().rstrip(".?")
+    assert sentences(batched(split, tokenizer, noise=1.0)[1].src, tokenizer)[0] == joined, "a line loses them as one"
 
 
 def test_sampling_segments_the_same_text_in_other_ways(split: datasets.Dataset, tokenizer: Tokenizer) -> None:
@@ -171,7 +201,7 @@ def test_sampling_segments_the_same_text_in_other_ways(split: datasets.Dataset, 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=20), st.integers(1, 6))
 def test_ranks_get_disjoint_batches_equal_in_number_and_together_all(sizes: list[int], ranks: int) -> None:
     ends = np.cumsum(sizes)
-    whole = [np.arange(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+    whole = [np.arange(end - size, end)[:, None] for size, end in zip(sizes, ends, strict=True)]
     if sum(sizes) < ranks * -(-len(sizes) // ranks):
         with pytest.raises(ValueError, match=f"shared out over {ranks} devices"):
             share_out(whole, ranks)
@@ -179,7 +209,7 @@ def test_ranks_get_disjoint_batches_equal_in_number_and_together_all(sizes: list
     shared = share_out(whole, ranks)
     assert len(shared) % ranks == 0
     assert all(len(batch) for batch in shared)
-    assert sorted(np.concatenate(shared).tolist()) == list(range(sum(sizes)))
+    assert sorted(np.concatenate(shared).ravel().tolist()) == list(range(sum(sizes)))
     assert max(map(len, shared)) <= max(sizes)
 
 

@@ -140,6 +140,7 @@ TRAIN = [
     ("data.batch_tokens=abc", "data.batch_tokens='abc'"),
     ("data.one_translation=1", "data.one_translation=1 is neither true nor false"),
     ("data.batch_tokens=3", "data.batch_tokens=3"),
+    ("data.joined=0.6", "data.joined=0.6"),
     ("data.noise=2", "data.noise=2"),
     ("data.sampling=-1", "data.sampling=-1"),
     ("data.num_workers=-1", "data.num_workers=-1"),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from mt.data.batching import NONE
 from mt.data.corpus import Corpus, prepare
 from mt.model.attention_variants import ATTENTION
 from mt.training.callbacks import StopWhenUsedUp, Throughput, Translations, spread
@@ -87,6 +88,7 @@ def make(
         corpus,
         batch_tokens=batch_tokens,
         one_translation=True,
+        joined=dropout,
         noise=dropout,
         sampling=dropout,
         num_workers=0,
@@ -231,7 +233,8 @@ def test_an_epoch_holds_each_source_sentence_once_with_a_translation_drawn_anew(
     data = make(corpus, tmp_path / "run")[2]
 
     def epoch(number: int | None, split: str = "train") -> list[str]:
-        return [corpus.splits[split][i]["tgt"] for i in np.concatenate(data.batches(split, 60, number)).tolist()]
+        rows = np.concatenate(data.batches(split, 60, number))
+        return [corpus.splits[split][i]["tgt"] for i in rows[rows != NONE].tolist()]
 
     commands = {tgt for _, tgt in told}
     epochs = [epoch(number) for number in range(12)]
@@ -239,7 +242,7 @@ def test_an_epoch_holds_each_source_sentence_once_with_a_translation_drawn_anew(
     assert set().union(*epochs) >= commands, "each of them some time"
     assert epoch(3) == epochs[3]
     assert sorted(epoch(None, "validation")) == ["Buona notte.", "Sì."], "what is measured is all of it"
-    data.one_translation = False
+    data.one_translation, data.joined = False, 0.5
     assert sorted(epoch(0)) == sorted(tgt for _, tgt in [*PAIRS, *told])
 
 

@@ -1,31 +1,34 @@
 """Batches made of a split's pairs on the way to training: with noise and sampled segmentations, if wanted."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain, islice
+from typing import TypeVar
 
 import datasets
 import numpy as np
 from jaxtyping import Int
 from torch.utils.data import Dataset
 
-from mt.data.batching import Batch, make_batch
+from mt.data.batching import NONE, Batch, make_batch
 from mt.tokenizer import Tokenizer
 
 CANDIDATES = 16  # segmentations that sampling chooses from (Kudo 2018: l)
 FINAL_MARKS = " .!?…"
+Item = TypeVar("Item")
 
 
 class BatchedPairs(Dataset[Batch]):
-    """Batch i holds the pairs whose indices stand in batches[i].
+    """Batch i holds the pairs whose indices stand in batches[i], one row of it those of one row, NONE left out.
 
-    noise: share of the source sentences that lose their capitals, and share that lose their final mark: people type
-    `where is the station`. sampling: Kudo's α for subword regularisation, 0 for none. Both follow from seed, epoch and
-    pair alone; neither makes a sentence longer than the longest of its batch is without them, so the budget holds.
+    noise: share of the source rows that lose their capitals, and share that lose their final mark: people type `where
+    is the station`. sampling: Kudo's α for subword regularisation, 0 for none. Both follow from seed, epoch and pair
+    alone; neither makes a row longer than the longest of its batch is without them, so the budget holds.
     """
 
     def __init__(
         self,
         split: datasets.Dataset,
-        batches: Sequence[Int[np.ndarray, "_"]],
+        batches: Sequence[Int[np.ndarray, "_ _"]],
         tokenizer: Tokenizer,
         *,
         noise: float,
@@ -44,17 +47,19 @@ class BatchedPairs(Dataset[Batch]):
         return len(self.batches)
 
     def __getitem__(self, i: int) -> Batch:
-        indices = self.batches[i]
-        if not self.noise and not self.sampling:
-            pairs = self.ids[indices]
-            return make_batch(pairs["src_ids"], pairs["tgt_ids"])
-        pairs = self.split[indices]
-        src, tgt = pairs["src_ids"], pairs["tgt_ids"]
+        rows = self.batches[i]
+        columns = self.split if self.noise or self.sampling else self.ids
+        pairs = columns[rows[rows != NONE]]
+        parts = np.count_nonzero(rows != NONE, axis=1).tolist()
+        src, tgt = ([list(chain(*ids)) for ids in grouped(pairs[side], parts)] for side in ("src_ids", "tgt_ids"))
+        if columns is self.ids:
+            return make_batch(src, tgt)
         src_room, tgt_room = max(map(len, src)), max(map(len, tgt))
-        for row, index in enumerate(indices.tolist()):
+        texts = (map(" ".join, grouped(pairs[side], parts)) for side in ("src", "tgt"))
+        for row, (index, src_text, tgt_text) in enumerate(zip(rows[:, 0].tolist(), *texts, strict=True)):
             random = np.random.default_rng([*self.seed, index])
-            src[row] = self._varied(pairs["src"][row], src[row], src_room, self.noise, random)
-            tgt[row] = self._varied(pairs["tgt"][row], tgt[row], tgt_room, 0.0, random)
+            src[row] = self._varied(src_text, src[row], src_room, self.noise, random)
+            tgt[row] = self._varied(tgt_text, tgt[row], tgt_room, 0.0, random)
         return make_batch(src, tgt)
 
     def _varied(self, sentence: str, ids: list[int], room: int, noise: float, random: np.random.Generator) -> list[int]:
@@ -71,6 +76,12 @@ class BatchedPairs(Dataset[Batch]):
         scores = self.sampling * np.array([score for _, score in fitting])
         weights = np.exp(scores - scores.max())
         return fitting[random.choice(len(fitting), p=weights / weights.sum())][0]
+
+
+def grouped(items: Iterable[Item], sizes: Sequence[int]) -> list[list[Item]]:
+    """The items in order, as many in each group as sizes says."""
+    items = iter(items)
+    return [list(islice(items, size)) for size in sizes]
 
 
 def add_noise(sentence: str, share: float, random: np.random.Generator) -> str:

@@ -11,19 +11,20 @@ import torch
 from jaxtyping import Int
 from torch.utils.data import DataLoader, Sampler
 
-from mt.data.batching import Batch, one_of_each, token_budget_batches
+from mt.data.batching import NONE, Batch, join, one_of_each, row_lengths, token_budget_batches
 from mt.data.corpus import Corpus, lengths, prepare
 from mt.data.examples import BatchedPairs
 from mt.training.checkpoints import check_same
 
 # Of conf/data; the rest prepares the corpus.
-BATCHING = ("batch_tokens", "one_translation", "noise", "sampling", "num_workers")
+BATCHING = ("batch_tokens", "one_translation", "joined", "noise", "sampling", "num_workers")
 
 
 class TranslationData(L.LightningDataModule):
     """batch_tokens bounds rows × longest side of a batch, in pieces. Use with reload_dataloaders_every_n_epochs=1.
 
     one_translation: an epoch holds each source sentence once, with one of its translations, drawn anew every time.
+    joined: share of the rows that go on with another pair, drawn anew, too.
 
     The order of an epoch depends on seed and epoch alone, so a resumed run goes on where it stopped.
     """
@@ -34,6 +35,7 @@ class TranslationData(L.LightningDataModule):
         *,
         batch_tokens: int,
         one_translation: bool,
+        joined: float,
         noise: float,
         sampling: float,
         num_workers: int,
@@ -43,6 +45,7 @@ class TranslationData(L.LightningDataModule):
         self.corpus = corpus
         self.batch_tokens = batch_tokens
         self.one_translation = one_translation
+        self.joined = joined
         self.noise = noise
         self.sampling = sampling
         self.num_workers = num_workers
@@ -58,7 +61,7 @@ class TranslationData(L.LightningDataModule):
 
     def state_dict(self) -> dict[str, Any]:
         """What decides about the batches of an epoch; how many of them are done, Lightning restores."""
-        names = ("batch_tokens", "one_translation", "noise", "sampling", "seed")
+        names = ("batch_tokens", "one_translation", "joined", "noise", "sampling", "seed")
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -69,16 +72,22 @@ class TranslationData(L.LightningDataModule):
         check_same(saved, mine)
         self._resumed = True
 
-    def batches(self, split: str, budget: int, epoch: int | None) -> list[Int[np.ndarray, "_"]]:
+    def batches(self, split: str, budget: int, epoch: int | None) -> list[Int[np.ndarray, "_ _"]]:
+        """Indices of the pairs of every row. epoch None: each pair of the split once, in a row of its own."""
         pairs = self.corpus.splits[split]
-        random = None if epoch is None else np.random.default_rng([self.seed, epoch])
+        sizes = np.stack([lengths(pairs, side) for side in ("src_ids", "tgt_ids")], axis=1)
+        if epoch is None:
+            rows = np.arange(len(pairs))[:, None]
+            return [rows[batch] for batch in token_budget_batches(sizes, budget, None)]
+        random = np.random.default_rng([self.seed, epoch])
         chosen = np.arange(len(pairs))
-        if random is not None and self.one_translation:
+        if self.one_translation:
             chosen = one_of_each(pairs.data.column("source").to_numpy(), random)
-        src_lengths, tgt_lengths = (lengths(pairs, side)[chosen] for side in ("src_ids", "tgt_ids"))
-        return [chosen[batch] for batch in token_budget_batches(src_lengths, tgt_lengths, budget, random)]
+        rows = join(sizes[chosen], self.joined, budget - 1, random)
+        rows = np.append(chosen, NONE)[rows]
+        return [rows[batch] for batch in token_budget_batches(row_lengths(rows, sizes), budget, random)]
 
-    def pairs(self, batches: Sequence[Int[np.ndarray, "_"]], epoch: int) -> BatchedPairs:
+    def pairs(self, batches: Sequence[Int[np.ndarray, "_ _"]], epoch: int) -> BatchedPairs:
         """Batches of the training split, varied as in that epoch."""
         return BatchedPairs(
             self.corpus.splits["train"],
@@ -106,7 +115,7 @@ class TranslationData(L.LightningDataModule):
         mine = self._mine(self.batches("validation", max(self.batch_tokens, int(longest)), None))
         return loader(BatchedPairs(pairs, mine, self.corpus.tokenizer, noise=0.0, sampling=0.0, seed=()))
 
-    def _mine(self, batches: list[Int[np.ndarray, "_"]]) -> list[Int[np.ndarray, "_"]]:
+    def _mine(self, batches: list[Int[np.ndarray, "_ _"]]) -> list[Int[np.ndarray, "_ _"]]:
         """This process's share. All have the same number, and none has nothing: the others would wait for it."""
         assert self.trainer is not None
         ranks = self.trainer.world_size
@@ -146,7 +155,7 @@ class Remaining(Sampler[int]):
         return self.total
 
 
-def share_out(batches: list[Int[np.ndarray, "_"]], ranks: int) -> list[Int[np.ndarray, "B"]]:
+def share_out(batches: list[Int[np.ndarray, "_ _"]], ranks: int) -> list[Int[np.ndarray, "_ _"]]:
     """The same pairs in a number of batches that `ranks` divides: the largest are halved until it does."""
     batches = list(batches)
     while len(batches) % ranks:

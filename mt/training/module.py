@@ -9,7 +9,7 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
-from mt.data.batching import Batch
+from mt.data.batching import NONE, Batch
 from mt.data.corpus import Corpus
 from mt.model.build import build_model
 from mt.tokenizer import Tokenizer
@@ -106,7 +106,8 @@ class TranslationModule(L.LightningModule):
     def _not_finite(self, batch_index: int) -> str:
         """Where the training loss broke down. Nothing of it is kept: the weights are still those of the step before."""
         pairs = self.trainer.train_dataloader.dataset  # type: ignore[union-attr]
-        indices = pairs.batches[batch_index].tolist()
+        rows = pairs.batches[batch_index]
+        indices = rows[rows != NONE].tolist()
         first = pairs.split[indices[0]]["src"][:60]
         return (
             f"the loss is not finite in step {self.trainer.global_step + 1}, whose batch holds the training pairs "

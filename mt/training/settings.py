@@ -26,6 +26,7 @@ WHOLE = {  # the least of each
 SHARES = ("optimizer.beta2", "optimizer.label_smoothing")  # in [0, 1)
 REAL = {  # least and most of each
     "data.max_ratio": (1, math.inf),
+    "data.joined": (0, 0.5),
     "data.noise": (0, 1),
     "data.sampling": (0, 1),
     "optimizer.learning_rate": (0, math.inf),
