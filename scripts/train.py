@@ -81,7 +81,8 @@ def train(cfg: DictConfig, run: Path, console: Console) -> None:
     console.print(corpus_table(corpus.report, f"{cfg.data.src}-{cfg.data.tgt} pairs, {took}"))
 
     lightning.seed_everything(cfg.seed, verbose=False)
-    module = TranslationModule.untrained(settings, corpus)
+    start = {"embedding_start": "random"} if resume else {}  # all weights come from the checkpoint
+    module = TranslationModule.untrained(settings | start, corpus)
     parameters = sum(p.numel() for p in module.parameters())
     console.print(f"model {parameters:,} parameters; precision {precision}: {reason}", highlight=False)
     console.print("to watch: tensorboard --samples_per_plugin images=1000,text=1000 --logdir runs", highlight=False)

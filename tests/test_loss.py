@@ -4,9 +4,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mt.special_tokens import PAD
-from mt.training.loss import ROWS, Loss, cross_entropy
+from mt.training.loss import LOGITS, Loss, cross_entropy
 
-B, T, D, V = 3, 2 * ROWS // 3 + 31, 12, 19  # two full chunks and a part of one, padding taken off
+V = 3_001
+B, T, D = 3, 2 * (LOGITS // V) // 3 + 31, 12  # two full chunks and a part of one, padding taken off
 SMOOTHING = [0.0, 0.1]
 
 
@@ -15,7 +16,7 @@ def data(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
     x, embedding = torch.randn(B, T, D), torch.randn(V, D)
     tgt_out = torch.randint(1, V, (B, T))
     tgt_out[1, 50:] = PAD
-    assert 2 * ROWS > (tgt_out != PAD).sum() > ROWS
+    assert 2 * (LOGITS // V) > (tgt_out != PAD).sum() > LOGITS // V
     return x.to(dtype).requires_grad_(), embedding.to(dtype).requires_grad_(), tgt_out
 
 

@@ -21,7 +21,7 @@ class BatchedPairs(Dataset[Batch]):
     """Batch i holds the pairs whose indices stand in batches[i], one row of it those of one row, NONE left out.
 
     noise: share of the source rows that lose their capitals, and share that lose their final mark: people type `where
-    is the station`. sampling: Kudo's α for subword regularisation, 0 for none. Both follow from seed, epoch and pair
+    is the station`. sampling: Kudo's α for subword regularisation, 0 for none. Both follow from seed, epoch and batch
     alone; neither makes a row longer than the longest of its batch is without them, so the budget holds.
     """
 
@@ -35,7 +35,7 @@ class BatchedPairs(Dataset[Batch]):
         sampling: float,
         seed: tuple[int, ...],
     ) -> None:
-        self.split = split
+        self.split = split.select_columns(["src", "tgt", "src_ids", "tgt_ids"])
         self.ids = split.select_columns(["src_ids", "tgt_ids"])
         self.batches = batches
         self.tokenizer = tokenizer
@@ -54,19 +54,18 @@ class BatchedPairs(Dataset[Batch]):
         src, tgt = ([list(chain(*ids)) for ids in grouped(pairs[side], parts)] for side in ("src_ids", "tgt_ids"))
         if columns is self.ids:
             return make_batch(src, tgt)
+        src_texts, tgt_texts = ([" ".join(texts) for texts in grouped(pairs[side], parts)] for side in ("src", "tgt"))
         src_room, tgt_room = max(map(len, src)), max(map(len, tgt))
-        texts = (map(" ".join, grouped(pairs[side], parts)) for side in ("src", "tgt"))
-        for row, (index, src_text, tgt_text) in enumerate(zip(rows[:, 0].tolist(), *texts, strict=True)):
-            random = np.random.default_rng([*self.seed, index])
-            src[row] = self._varied(src_text, src[row], src_room, self.noise, random)
-            tgt[row] = self._varied(tgt_text, tgt[row], tgt_room, 0.0, random)
+        random = np.random.default_rng([*self.seed, int(rows[0, 0])])
+        noisy = [add_noise(text, self.noise, random) for text in src_texts]
+        changed = [row for row, text in enumerate(src_texts) if noisy[row] != text]
+        for row, ids in zip(changed, self.tokenizer.encode([noisy[row] for row in changed]), strict=True):
+            if len(ids) <= src_room:
+                src_texts[row], src[row] = noisy[row], ids
+        if self.sampling:
+            for texts, side, room in ((src_texts, src, src_room), (tgt_texts, tgt, tgt_room)):
+                side[:] = [self._sample(*row, room, random) for row in zip(texts, side, strict=True)]
         return make_batch(src, tgt)
-
-    def _varied(self, sentence: str, ids: list[int], room: int, noise: float, random: np.random.Generator) -> list[int]:
-        noisy = add_noise(sentence, noise, random)
-        if noisy != sentence and len(noisy_ids := self.tokenizer.encode([noisy])[0]) <= room:
-            sentence, ids = noisy, noisy_ids
-        return self._sample(sentence, ids, room, random) if self.sampling else ids
 
     def _sample(self, sentence: str, best: list[int], room: int, random: np.random.Generator) -> list[int]:
         """A segmentation drawn with probability ∝ P(segmentation)^α among those that fit (Kudo 2018, section 3.2)."""

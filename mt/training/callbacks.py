@@ -81,7 +81,7 @@ class Translations(L.Callback):
         sources, references = validation_pairs(trainer, self.num_scored)
         found = [t.text for t in module.translator.translate(sources, beam=1)]
         scores = score(found, [[reference] for reference in references])
-        module.log_dict({"val/bleu": scores.bleu, "val/chrf": scores.chrf}, prog_bar=True)
+        module.log_dict({"val/bleu": scores.bleu, "val/chrf": scores.chrf})
         if (writer := tensorboard(trainer)) is None:
             return
         table = ["| source | translation | reference |", "|---|---|---|"]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mt.special_tokens import PAD
 
-ROWS = 256  # rows of logits at a time: 4,000 columns in float32 are 4 MB
+LOGITS = 2**20  # at a time: 4 MB in float32
 
 
 class Loss(NamedTuple):
@@ -52,19 +52,19 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         weight = embedding.to(x.dtype)
         dx, dembedding = torch.empty_like(x), torch.zeros_like(weight)
         smoothed, nll = x.new_zeros((), dtype=torch.float32), x.new_zeros((), dtype=torch.float32)
-        for start in range(0, len(x), ROWS):
-            rows, labels = x[start : start + ROWS], target[start : start + ROWS, None]
-            logits = (rows @ weight.T).float()
-            log_z = logits.logsumexp(dim=-1)
-            rows_nll = log_z - logits.gather(1, labels)[:, 0]
+        size = max(1, LOGITS // len(weight))
+        for start in range(0, len(x), size):
+            rows, labels = x[start : start + size], target[start : start + size, None]
+            log_p = (rows @ weight.T).float().log_softmax(dim=-1)
+            rows_nll = -log_p.gather(1, labels)[:, 0]
             nll += rows_nll.sum()
-            smoothed += ((1 - smoothing) * rows_nll + smoothing * (log_z - logits.mean(dim=-1))).sum()
+            smoothed += ((1 - smoothing) * rows_nll - smoothing * log_p.mean(dim=-1)).sum()
             if with_gradient:
                 # d smoothed / d logits = softmax - ((1 - ε) · one-hot + ε / V)
-                gradient = logits.sub_(log_z[:, None]).exp_().sub_(smoothing / logits.shape[-1])
+                gradient = log_p.exp_().sub_(smoothing / log_p.shape[-1])
                 gradient.scatter_add_(1, labels, gradient.new_full(labels.shape, smoothing - 1))
                 gradient = gradient.to(x.dtype)
-                torch.mm(gradient, weight, out=dx[start : start + ROWS])
+                torch.mm(gradient, weight, out=dx[start : start + size])
                 dembedding.addmm_(gradient.T, rows)
         ctx.save_for_backward(dx, dembedding)
         ctx.mark_non_differentiable(nll)

@@ -98,10 +98,16 @@ class TranslationModule(L.LightningModule):
         if not loss.smoothed.isfinite():
             raise ValueError(self._not_finite(batch_index))
         self._tokens = self._tokens.to(loss.tokens) + loss.tokens
-        per_token = {"train/loss": loss.smoothed.detach() / loss.tokens, "train/nll": loss.nll / loss.tokens}
-        self.log_dict(per_token, prog_bar=True)
-        self.log("step", self.trainer.global_step + 1.0)  # Lightning's name for where these stand on TensorBoard's axis
+        if self._is_logged():
+            self.log_dict({"train/loss": loss.smoothed.detach() / loss.tokens, "train/nll": loss.nll / loss.tokens})
+            # Lightning's name for where these stand on TensorBoard's axis
+            self.log("step", self.trainer.global_step + 1.0)
         return loss.smoothed
+
+    def _is_logged(self) -> bool:
+        """Whether this step is one of those that are written: what the others log would cost time and be dropped."""
+        every = self.trainer.log_every_n_steps
+        return every > 0 and (self.trainer.global_step + 1) % every == 0
 
     def _not_finite(self, batch_index: int) -> str:
         """Where the training loss broke down. Nothing of it is kept: the weights are still those of the step before."""
@@ -126,13 +132,15 @@ class TranslationModule(L.LightningModule):
         rate = self.learning_rate * learning_rate_factor(self.trainer.global_step, self.warmup_steps, used)
         for group in optimizer.param_groups:
             group["lr"] = rate
-        self.log("train/learning_rate", rate)
+        if self._is_logged():
+            self.log("train/learning_rate", rate)
 
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
         norm = nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val or math.inf)
-        self.log("train/gradient_norm", norm)
+        if self._is_logged():
+            self.log("train/gradient_norm", norm)
 
     def on_validation_epoch_start(self) -> None:
         self._validation = torch.zeros(3, device=self.device)
@@ -148,7 +156,7 @@ class TranslationModule(L.LightningModule):
     def on_validation_epoch_end(self) -> None:
         smoothed, nll, tokens = self.trainer.strategy.reduce(self._validation, reduce_op="sum").tolist()
         values = {"val/loss": smoothed / tokens, "val/nll": nll / tokens, "val/perplexity": math.exp(nll / tokens)}
-        self.log_dict(values, prog_bar=True)
+        self.log_dict(values)
         self.log("step", float(self.trainer.global_step))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
