@@ -96,17 +96,18 @@ def search(
     for length in itertools.count(1):
         state, logits = model.step(state, last)
         logits = logits.float()
-        longer = logits - (logits.logsumexp(dim=-1) - sums)[..., None]  # its sum, for every hypothesis and next piece
-        longer[..., never] = -torch.inf
+        log_z = logits.logsumexp(dim=-1)
+        allowed = logits.index_fill(-1, never, -torch.inf)
         at_bound = bounds[alive] == length
         if at_bound.any():
-            wants_to_end = longer.argmax(dim=-1) == EOS
-            longer[at_bound, :, :EOS] = longer[at_bound, :, EOS + 1 :] = -torch.inf
+            wants_to_end = allowed.argmax(dim=-1) == EOS
+            allowed[at_bound, :, :EOS] = allowed[at_bound, :, EOS + 1 :] = -torch.inf
 
-        vocab_size = longer.shape[-1]
-        continuations = longer.flatten(start_dim=1)
+        # The best pieces of each hypothesis, then the best of all that go on from a sentence's hypotheses.
+        best, pieces = allowed.topk(min(beam, allowed.shape[-1]), dim=-1)
+        continuations = (best + (sums - log_z)[..., None]).flatten(start_dim=1)
         sums, index = continuations.topk(min(beam, continuations.shape[1]), dim=1)
-        parents, last = index // vocab_size, index % vocab_size
+        parents, last = index // best.shape[-1], pieces.flatten(start_dim=1).gather(1, index)
         sums = sums.masked_fill(places[: sums.shape[1]] >= free[:, None], -torch.inf)
         prefixes = prefixes.take_along_dim(parents[..., None], dim=1)
 
