@@ -137,7 +137,7 @@ class Translator:
         length_penalty: float | None = None,
         nbest: int = 1,
         max_length: int | None = None,
-        batch_size: int = 64,
+        batch_size: int = 128,
     ) -> list[Translation]:
         """One translation a sentence, in order. None: what the checkpoint was tested with. See `mt.search`.
 
