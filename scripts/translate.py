@@ -39,7 +39,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--length-penalty", type=float, metavar="A", help="score = log-probability / length ** A")
     parser.add_argument("--nbest", type=int, default=1, metavar="N", help="translations of each sentence, a line each")
     parser.add_argument("--max-length", type=int, metavar="N", help="pieces; default: twice the source's and 10")
-    parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="sentences at a time (default 64)")
+    parser.add_argument("--batch-size", type=int, default=128, metavar="N", help="sentences at a time (default 128)")
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda, cuda:1, mps")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument(

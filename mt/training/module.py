@@ -106,7 +106,7 @@ class TranslationModule(L.LightningModule):
 
     def _is_logged(self) -> bool:
         """Whether this step is one of those that are written: what the others log would cost time and be dropped."""
-        every = self.trainer.log_every_n_steps
+        every: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         return every > 0 and (self.trainer.global_step + 1) % every == 0
 
     def _not_finite(self, batch_index: int) -> str:
