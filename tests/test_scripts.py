@@ -242,7 +242,9 @@ def users_files(folder: Path) -> Path:
     for name in ("validation", "test"):
         (folder / f"{name}.tsv.gz").write_bytes(gzip.compress((folder / f"{name}.tsv").read_bytes()))
     (folder / "english-german.tsv").write_text(tsv, encoding="utf-8")
-    for name, side in (("corpus.en", 0), ("corpus.it", 1), ("test.en", 0), ("test.it", 1), ("english.txt", 0)):
+    languages = {"en": 0, "it": 1}
+    for name in ("corpus.en", "corpus.it", "test.en", "test.it", "two.en", "two.it", "english.txt"):
+        side = languages.get(name[-2:], 0)
         count = 500 if name.startswith("corpus") else 3
         (folder / name).write_text("".join(f"{pair[side]}\n" for pair in pairs[:count]), encoding="utf-8")
     records = [json.dumps({"translation": {"en": en, "it": it}}) for en, it in pairs]
