@@ -48,11 +48,11 @@ class BatchedPairs(Dataset[Batch]):
 
     def __getitem__(self, i: int) -> Batch:
         rows = self.batches[i]
-        columns = self.split if self.noise or self.sampling else self.ids
-        pairs = columns[rows[rows != NONE]]
+        varied = self.noise or self.sampling
+        pairs = (self.split if varied else self.ids)[rows[rows != NONE]]
         parts = np.count_nonzero(rows != NONE, axis=1).tolist()
         src, tgt = ([list(chain(*ids)) for ids in grouped(pairs[side], parts)] for side in ("src_ids", "tgt_ids"))
-        if columns is self.ids:
+        if not varied:
             return make_batch(src, tgt)
         src_texts, tgt_texts = ([" ".join(texts) for texts in grouped(pairs[side], parts)] for side in ("src", "tgt"))
         src_room, tgt_room = max(map(len, src)), max(map(len, tgt))
