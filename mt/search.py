@@ -8,6 +8,7 @@ by the longest allowed length to that power. So no hypothesis is thrown away, a 
 greedy search whatever the penalty.
 """
 
+import heapq
 import itertools
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
@@ -84,6 +85,7 @@ def search(
     if max_length is None:
         bounds = default_max_length((src != PAD).sum(dim=1))
     finished: list[list[Hypothesis]] = [[] for _ in bounds]
+    enough = torch.full(bounds.shape, -torch.inf, device=src.device)  # the nbest-th best score of the finished
     never = torch.tensor([PAD, UNK, BOS], device=src.device)
     places = torch.arange(beam, device=src.device)
 
@@ -99,8 +101,9 @@ def search(
         log_z = logits.logsumexp(dim=-1)
         allowed = logits.index_fill(-1, never, -torch.inf)
         at_bound = bounds[alive] == length
+        forced = torch.zeros_like(last, dtype=torch.bool)  # to end, by the bound
         if at_bound.any():
-            wants_to_end = allowed.argmax(dim=-1) == EOS
+            forced = at_bound[:, None] & (allowed.argmax(dim=-1) != EOS)
             allowed[at_bound, :, :EOS] = allowed[at_bound, :, EOS + 1 :] = -torch.inf
 
         # The best pieces of each hypothesis, then the best of all that go on from a sentence's hypotheses.
@@ -112,26 +115,19 @@ def search(
         prefixes = prefixes.take_along_dim(parents[..., None], dim=1)
 
         ended = (last == EOS) & (sums > -torch.inf)
-        for row, place in ended.nonzero().tolist():
-            log_probability = sums[row, place].item()
-            finished[alive[row]].append(
-                Hypothesis(
-                    ids=prefixes[row, place].tolist(),
-                    score=log_probability / length**length_penalty,
-                    log_probability=log_probability,
-                    cut=bool(at_bound[row] and not wants_to_end[row, parents[row, place]]),
-                )
-            )
+        of_ended = (alive[ended.nonzero()[:, 0]], prefixes[ended], sums[ended], forced.gather(1, parents)[ended])
+        for sentence, ids, log_probability, cut in zip(*(part.tolist() for part in of_ended), strict=True):
+            score = log_probability / length**length_penalty
+            found = finished[sentence]
+            found.append(Hypothesis(ids=ids, score=score, log_probability=log_probability, cut=cut))
+            if len(found) >= nbest:
+                enough[sentence] = heapq.nlargest(nbest, (h.score for h in found))[-1]
         free = free - ended.sum(dim=1)
         sums = sums.masked_fill(ended, -torch.inf)
         prefixes = torch.cat([prefixes, last[..., None]], dim=-1)
 
         reachable = sums.amax(dim=1) / bounds[alive] ** length_penalty
-        done = at_bound | (reachable == -torch.inf)
-        for row in ended.any(dim=1).logical_or(free < beam).nonzero()[:, 0].tolist():
-            scores = sorted((h.score for h in finished[alive[row]]), reverse=True)
-            done[row] |= len(scores) >= nbest and scores[nbest - 1] >= reachable[row].item()
-        going_on = (~done).nonzero()[:, 0]
+        going_on = (~at_bound & (enough[alive] < reachable)).nonzero()[:, 0]
         if not len(going_on):
             break
         state = model.select(state, going_on, parents[going_on])

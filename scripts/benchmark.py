@@ -137,7 +137,7 @@ def main() -> None:
         },
         "decoding": decoding(
             trained or module.translator,
-            corpus.splits["test"]["src"][:sentences],
+            [*corpus.splits["test"]["src"], *corpus.splits["validation"]["src"]][:sentences],
             max_length=None if trained else CUT,
             singles=singles,
             rounds=rounds,

@@ -6,7 +6,16 @@ from conftest import PAIRS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mt.data.batching import MOST_JOINED, NONE, join, make_batch, one_of_each, row_lengths, token_budget_batches
+from mt.data.batching import (
+    MOST_JOINED,
+    NONE,
+    join,
+    make_batch,
+    one_of_each,
+    row_lengths,
+    surplus,
+    token_budget_batches,
+)
 from mt.data.examples import BatchedPairs, add_noise
 from mt.special_tokens import BOS, EOS, PAD
 from mt.tokenizer import Tokenizer
@@ -119,6 +128,14 @@ def test_of_the_rows_a_share_goes_on_and_of_these_the_same_share_again() -> None
         other = join(sizes, share, 100, np.random.default_rng(2))
         assert (rows == again).all() and (rows != other).any()
     assert abs(np.corrcoef(rows[parts == 2][:, 0], rows[parts == 2][:, 1])[0, 1]) < 0.1, "of any two"
+
+
+def test_a_row_whose_target_is_long_goes_on_with_a_pair_whose_target_is_short() -> None:
+    sizes = np.array(realistic(5_000))
+    rows = join(sizes, 0.3, 1_000, np.random.default_rng(1))
+    joined = rows[rows[:, 1] != NONE]
+    whole, first = (surplus(row_lengths(part, sizes)) for part in (joined, joined[:, :1]))
+    assert whole.std() < 0.7 * first.std(), "joined at random, it would be 1.4 times, and more"
 
 
 def test_a_sentence_longer_than_the_budget_is_refused_with_both_numbers() -> None:

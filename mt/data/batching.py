@@ -64,9 +64,13 @@ def join(
     order = random.permutation(len(lengths)).astype(np.int32)
     first = math.ceil(len(order) * (1 - share) / (1 - share**MOST_JOINED))
     rows = np.full((first, MOST_JOINED), NONE, np.int32)
-    for place, column in enumerate(rows.T):
+    rows[:, 0], order = np.split(order, [first])
+    for place in range(1, MOST_JOINED):
         taken, order = np.split(order, [math.ceil(first * share**place)])
-        column[: len(taken)] = taken
+        # The longer a row's target is than its source, the shorter that of the pair that follows: sides that are
+        # alike need less padding.
+        going_on = rows[: len(taken)]
+        going_on[surplus(row_lengths(going_on, lengths)).argsort(), place] = taken[surplus(-lengths[taken]).argsort()]
     long = (row_lengths(rows, lengths) > longest).any(axis=1)
     single = rows[long][rows[long] != NONE]
     alone = np.pad(single[:, None], ((0, 0), (0, MOST_JOINED - 1)), constant_values=NONE)
@@ -77,6 +81,11 @@ def row_lengths(rows: Int[np.ndarray, "R _"], lengths: Int[np.ndarray, "N 2"]) -
     """Pieces of both sides of each row; lengths: of each pair."""
     lengths = np.append(lengths, np.zeros((1, 2), lengths.dtype), axis=0)  # NONE's, which is -1
     return lengths[rows].sum(axis=1)
+
+
+def surplus(lengths: Int[np.ndarray, "R 2"]) -> Int[np.ndarray, "R"]:
+    """By how much the target is longer than the source."""
+    return lengths[:, 1] - lengths[:, 0]
 
 
 def token_budget_batches(
@@ -96,7 +105,7 @@ def token_budget_batches(
         )
     ties = np.arange(len(longest)) if shuffle is None else shuffle.permutation(len(longest))
     # By the longer side; within it by how much longer it is, up and down in turns, so that neighbours are alike.
-    difference = np.diff(lengths, axis=1)[:, 0] * np.where(longest % 2, -1, 1)
+    difference = surplus(lengths) * np.where(longest % 2, -1, 1)
     order = np.lexsort((ties, difference, longest))
     batches, start, width = [], 0, 0
     for end, length in enumerate(longest[order].tolist()):
