@@ -58,8 +58,12 @@ def naming(place: str | Path) -> Iterator[None]:
 
 def check_writable(path: str | Path) -> None:
     """OSError, before the work, where what it ends with can't be written. A file that is there stays as it is."""
-    with Path(path).open("ab"):
+    path = Path(path)
+    is_new = not path.exists()
+    with path.open("ab"):
         pass
+    if is_new:
+        path.unlink()
 
 
 @contextmanager

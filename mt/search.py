@@ -126,7 +126,7 @@ def search(
         sums = sums.masked_fill(ended, -torch.inf)
         prefixes = torch.cat([prefixes, last[..., None]], dim=-1)
 
-        reachable = sums.amax(dim=1) / bounds[alive] ** length_penalty
+        reachable = sums.amax(dim=1) / bounds[alive].float() ** length_penalty
         going_on = (~at_bound & (enough[alive] < reachable)).nonzero()[:, 0]
         if not len(going_on):
             break

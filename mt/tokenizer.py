@@ -35,6 +35,7 @@ class Tokenizer:
     def train(cls, sentences: Iterable[str], vocab_size: int) -> "Tokenizer":
         """Learn exactly vocab_size pieces. ValueError, with the size that fits, if the sentences can't fill it."""
         model = io.BytesIO()
+        sentencepiece.set_random_generator_seed(1)  # of many sentences it draws some
         try:
             sentencepiece.SentencePieceTrainer.Train(
                 sentence_iterator=map(_protect, sentences),

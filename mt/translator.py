@@ -65,11 +65,11 @@ class Parting:
 class Explanation:
     translation: Translation
     words: list[ExplainedWord]
-    """Of the best hypothesis; the last one is </s>. None for a blank source."""
+    """Of the best hypothesis; the last one is </s>. None for a blank source, and for one in parts."""
     parting: Parting | None
     """None where greedy search finds the same."""
     ending: str
-    """Why it ended, as a sentence."""
+    """Why it ended, or why there are no words, as a sentence."""
 
     @property
     def notes(self) -> list[str]:
@@ -212,10 +212,12 @@ class Translator:
 
     def explain(self, sentence: str, **options: Any) -> Explanation:
         """`translate` for one sentence, and why: each word's probability, sources and alternatives, and the end."""
-        src = self._whole(sentence)
         (translation,) = self.translate([sentence], **options)
-        if not normalise(sentence):
+        if translation.parts == 0:
             return Explanation(translation, [], None, "The source is blank.")
+        if translation.parts > 1:
+            return Explanation(translation, [], None, f"Translated in {translation.parts} parts: too long to explain.")
+        src = self._whole(sentence)
         (greedy,) = self.translate([sentence], **{**options, "beam": 1, "nbest": 1})
         words = explain_words(self.model, self.tokenizer, src, translation.best.ids)
         return Explanation(translation, words, self._parting(translation, greedy), _ending(translation, words[-1]))

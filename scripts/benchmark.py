@@ -62,7 +62,7 @@ class UsualTransformer(nn.Module):
         dropout: float,
     ) -> None:
         super().__init__()
-        if architecture != "transformer" or attention not in ("scaled_dot_product", "cosine"):
+        if attention not in ("scaled_dot_product", "cosine"):
             raise ValueError(f"torch has no {architecture} with attention={attention} to measure against")
         self.embedding = Embedding(vocab_size=vocab_size, d_model=d_model, positions=positions)
         self.dropout = nn.Dropout(dropout)
@@ -100,6 +100,8 @@ def main() -> None:
         cfg = compose("train", ["model=small", *files, *args.overrides])
     names = ["data", "model", "embedding_start", "optimizer", "decoding"]
     settings: Any = OmegaConf.to_container(OmegaConf.masked_copy(cfg, names), resolve=True)
+    if (architecture := settings["model"]["architecture"]) != "transformer":
+        raise ValueError(f"model.architecture={architecture}: what there is to measure against is torch's transformer")
     trained = Translator.load(checkpoint_of(args.checkpoint, BEST)) if args.checkpoint else None
 
     data = TranslationData.prepare(settings["data"], cfg.seed)
@@ -107,11 +109,12 @@ def main() -> None:
     module = TranslationModule.untrained(settings, corpus)
     precision, _ = choose_precision("cpu") if cfg.precision == "auto" else (cfg.precision, "")
     sizes = {"vocab_size": len(corpus.tokenizer), **settings["model"]}
+    usual_model = UsualTransformer(**sizes)
     matmul = matrix_products(sizes, cfg.data.batch_tokens, 10 * rounds)
     step = training(
         module,
         data,
-        UsualTransformer(**sizes),
+        usual_model,
         precision=precision,
         gigaflops=max(matmul.values()),
         steps=steps,

@@ -12,6 +12,7 @@ import os
 import shlex
 import time
 import warnings
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +49,16 @@ def train(cfg: DictConfig, run: Path, console: Console) -> None:
     settings: Any = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
     check_settings(settings)
     resume = checkpoint_of(cfg.resume, LAST) if cfg.resume else None
-    done = load_to_resume(resume)["global_step"] if resume else None
+    done, before = itemgetter("global_step", "precision")(load_to_resume(resume)) if resume else (None, None)
+    if not resume and any((run / name).exists() for name in (BEST, LAST)):
+        raise ValueError(f"{run} holds a run: resume={run} goes on with it, or name another folder")
     callbacks = {name: instantiate(callback) for name, callback in cfg.callbacks.items() if callback}
     for name, callback in callbacks.items():
         if not isinstance(callback, lightning.Callback):
             raise ValueError(f"callbacks.{name} is no callback of Lightning")
-    precision, reason = (
-        choose_precision(cfg.trainer.accelerator) if cfg.precision == "auto" else (cfg.precision, "as told")
-    )
+    precision, reason = cfg.precision, "as told"
+    if cfg.precision == "auto":
+        precision, reason = (before, "as before") if before else choose_precision(cfg.trainer.accelerator)
     trainer = instantiate(
         cfg.trainer,
         precision=precision,

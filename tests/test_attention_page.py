@@ -281,7 +281,9 @@ def test_a_model_without_attention_or_with_that_over_its_source_alone_has_a_page
     page = opened(tmp_path / "none.html")
     assert "no attention" in page.locator("#note").inner_text()
     assert page.locator("#translation").inner_text() == "c 2"
-    page.keyboard.press("ArrowUp")
+    for key in ("ArrowUp", "k", "]", "n"):
+        page.keyboard.press(key)
+    assert "no attention" in page.locator("#note").inner_text()
     page = opened(tmp_path / "one.html")
     assert page.locator("#kinds button:disabled").count() == 2
     close(shown(page), merge(one_head).weights[0])
@@ -310,6 +312,10 @@ def test_a_run_without_a_film_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "film" / "00000001.json").write_text('{"step": ')
     with pytest.raises(ValueError, match=r"00000001\.json: damaged"):
         read_film(tmp_path)
+    write_frame(tmp_path, 1, [], None)
+    with pytest.raises(ValueError, match=r"shows no sentence: all were longer than callbacks\.film\.max_pieces"):
+        read_film(tmp_path)
+    assert [path.name for path in (tmp_path / "film").iterdir()] == ["00000001.json"]
 
 
 def test_the_scenes_of_a_translation_are_its_hypotheses_with_the_maps_and_words_of_each(

@@ -44,6 +44,12 @@ def test_runs_are_named_by_what_differs_and_the_best_comes_first(tmp_path: Path)
     assert np.array_equal(lengths.lines[2].get_ydata(), [0]), "a run without long sentences has no point there"
 
 
+def test_lengths_that_no_run_has_are_not_drawn(tmp_path: Path) -> None:
+    write(tmp_path / "0", ["variant=heads_1"], 40.0)
+    _, lengths, *_ = comparison_figure(read_runs([tmp_path])).axes
+    assert [line.get_label() for line in lengths.lines] == ["1-5 words", "6-8 words"]
+
+
 def test_what_is_no_run_is_one_plain_line(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"no summary.json in {re.escape(str(tmp_path))}"):
         read_runs([tmp_path])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mt.data.cleaning import fraction, key, normalise, why_dropped
-from mt.data.corpus import Corpus, prepare
+from mt.data.corpus import LONGEST_HELD_OUT, Corpus, prepare
 from mt.data.readers import Source
 
 SPLITS = ("train", "validation", "test")
@@ -147,6 +147,14 @@ def test_given_splits_keep_their_pairs_and_train_gives_way(corpus: Prepare, tmp_
     assert pairs_of(found, "validation") == [PAIRS[0], *PAIRS[2:5], PAIRS[0], ("OK", "OK"), ("x", "y" * 99)]
     assert found.report["validation"]["dropped"] == {"empty side": 1, "stands in test": 1}
     assert not set(pairs_of(found, "train")) & {*PAIRS[:5], *PAIRS[90:95]}
+    assert_adds_up(found)
+
+
+def test_an_immense_line_is_left_out_of_the_held_out_pairs_and_counted(corpus: Prepare, tmp_path: Path) -> None:
+    immense = ("many " * 9_000, "tanti " * 9_000)
+    found = corpus(test=write(tmp_path / "t.tsv", [*PAIRS[90:95], immense, ("word " * 40, "parola " * 40)]))
+    assert len(pairs_of(found, "test")) == 6, "a long one stays"
+    assert found.report["test"]["dropped"] == {f"more than {LONGEST_HELD_OUT} pieces": 1}
     assert_adds_up(found)
 
 

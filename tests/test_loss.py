@@ -59,6 +59,18 @@ def test_bf16_is_close_to_float32() -> None:
         assert (ours - theirs).norm() < 0.02 * theirs.norm()
 
 
+def test_under_autocast_all_products_are_bf16s() -> None:
+    """The decoder's last norm hands over float32, which products into a given tensor would stay with."""
+    x, embedding, tgt_out = data()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = cross_entropy(x, embedding, tgt_out, 0.1)
+    low = cross_entropy(x.bfloat16(), embedding.bfloat16(), tgt_out, 0.1)
+    assert torch.equal(loss.smoothed, low.smoothed)
+    found = torch.autograd.grad(loss.smoothed, (x, embedding))
+    for ours, theirs in zip(found, torch.autograd.grad(low.smoothed, (x, embedding)), strict=True):
+        assert ours.dtype == torch.float32 and torch.equal(ours, theirs)
+
+
 def test_padding_more_changes_nothing() -> None:
     x, embedding, tgt_out = data()
     one, more = (

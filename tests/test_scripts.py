@@ -194,6 +194,47 @@ def test_every_variant_is_a_model_and_differs_from_the_default_in_one_thing(vari
         assert len(default.items() - other.items()) == (variant != "default")
 
 
+@pytest.mark.parametrize("experiment", ["everyday", "tatoeba", "overnight", "smoke"])
+def test_a_variant_is_what_it_is_in_every_experiment(experiment: str) -> None:
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        for overrides, expected in (("recurrent_without_attention", "none"), ("additive", "additive")):
+            cfg = compose("train", [f"experiment={experiment}", f"variant={overrides}"])
+            assert cfg.model.attention == expected
+            assert cfg.model.architecture == ("recurrent" if expected == "none" else "transformer")
+        assert compose("train", [f"experiment={experiment}", "variant=heads_8"]).model.num_heads == 8
+
+
+def test_help_names_choices_that_there_are(folder: Path) -> None:
+    choices = re.findall(r"^ +(\w+)= +(.+)$", output(run(folder, "scripts/train.py", "--help")), re.MULTILINE)
+    assert {group for group, _ in choices} == {"data", "model", "variant", "experiment", "callbacks"}
+    for group, names in choices:
+        named = re.sub(r"\(.*?\)|\.\.\.", "", names.rpartition(": ")[2])
+        for name in filter(None, map(str.strip, named.split(","))):
+            assert (ROOT / "conf" / group / f"{name}.yaml").is_file(), (group, name)
+
+
+def test_a_folder_that_holds_a_run_is_not_trained_into(folder: Path) -> None:
+    (old,) = folder.glob("runs/*")
+    before = (old / "best.ckpt").read_bytes()
+    command = ("scripts/train.py", "experiment=smoke", f"data.cache_dir='{folder}/cache'", f"hydra.run.dir='{old}'")
+    assert f"{old} holds a run: resume={old} goes on with it" in refusal(run(folder, *command))
+    assert (old / "best.ckpt").read_bytes() == before
+
+
+def test_a_resumed_run_keeps_its_precision_however_a_new_measurement_comes_out(folder: Path, tmp_path: Path) -> None:
+    (old,) = folder.glob("runs/*/last.ckpt")
+    state = torch.load(old, weights_only=True)
+    other = "bf16-mixed" if state["precision"] == "32-true" else "32-true"
+    torch.save(state | {"precision": other}, tmp_path / "last.ckpt")
+    command = ("experiment=smoke", f"data.cache_dir='{folder}/cache'", f"resume={tmp_path}", "trainer.max_steps=9")
+    output(run(folder, "scripts/train.py", *command))
+    assert json.loads((tmp_path / "summary.json").read_text())["precision"] == other
+
+
+def test_only_a_transformer_is_measured_beside_torchs(folder: Path) -> None:
+    assert "model.architecture=recurrent" in refusal(run(folder, "scripts/benchmark.py", "--quick", "model=recurrent"))
+
+
 def test_the_walkthrough_fits_its_width_and_is_a_page_too(folder: Path, tmp_path: Path) -> None:
     for columns in ("80", "120"):
         for checkpoint in ([], ["--checkpoint"]):

@@ -96,6 +96,17 @@ def sources(tokenizer: Tokenizer) -> list[Tensor]:
     return [torch.tensor([*ids, EOS]) for ids in tokenizer.encode(sentences)]
 
 
+def test_a_length_penalty_may_be_a_whole_number_however_long_the_source() -> None:
+    class Talkative(Table):
+        def log_probs(self, source: int, prefix: tuple[int, ...]) -> Tensor:
+            return torch.zeros(V).scatter(0, torch.tensor([EOS, WORDS[0]]), torch.tensor([0.1, 0.9])).log()
+
+    sources = torch.tensor([[4] * 58 + [EOS]])
+    for penalty in (10, 10.0):
+        ((best,),) = search(Talkative(), sources, beam=4, length_penalty=penalty)
+        assert best.ids == [WORDS[0]] * (default_max_length(59) - 1)
+
+
 @pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0, 2.0])
 @pytest.mark.parametrize("nbest", [1, 3, 40])
 @pytest.mark.parametrize("seed", range(3))

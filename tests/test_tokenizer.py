@@ -76,6 +76,11 @@ def test_two_trainings_give_the_same_bytes(tokenizer: Tokenizer) -> None:
     assert Tokenizer(tokenizer.model).encode(SENTENCES) == tokenizer.encode(SENTENCES)
 
 
+def test_two_trainings_on_more_sentences_than_it_looks_at_give_the_same_bytes() -> None:
+    many = [f"{SENTENCES[i % len(SENTENCES)]} {i}" for i in range(201_000)]
+    assert Tokenizer.train(many, VOCAB_SIZE).model == Tokenizer.train(many, VOCAB_SIZE).model
+
+
 @pytest.mark.parametrize("vocab_size", [50_000, 280, 10, 1, 0, -4])
 def test_a_vocabulary_that_the_corpus_cannot_have_is_refused_in_one_line(vocab_size: int) -> None:
     with pytest.raises(ValueError, match=rf"vocab_size={vocab_size}\b|vocabulary of {vocab_size}\b") as error:

@@ -302,6 +302,17 @@ def test_resuming_with_another_corpus_model_or_language_is_refused(corpus: Corpu
             trainer.fit(module, data, ckpt_path=tmp_path / "last.ckpt", weights_only=True)
 
 
+def test_a_resumed_run_has_the_optimizer_it_is_told(corpus: Corpus, tmp_path: Path) -> None:
+    trainer, module, data = make(corpus, tmp_path, max_steps=1)
+    trainer.fit(module, data)
+    trainer, module, data = make(corpus, tmp_path / "again", max_steps=2)
+    module.weight_decay, module.beta2, module.learning_rate = 0.5, 0.9, 1e-4
+    trainer.fit(module, data, ckpt_path=tmp_path / "last.ckpt", weights_only=True)
+    groups = trainer.optimizers[0].param_groups
+    assert [(group["weight_decay"], group["betas"]) for group in groups] == [(0.5, (0.9, 0.9)), (0.0, (0.9, 0.9))]
+    assert all(0 < group["lr"] <= 1e-4 for group in groups)
+
+
 def test_a_training_loss_that_is_not_finite_stops_the_run_and_names_step_and_sentences(
     corpus: Corpus, tmp_path: Path
 ) -> None:

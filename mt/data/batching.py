@@ -70,7 +70,8 @@ def join(
         # The longer a row's target is than its source, the shorter that of the pair that follows: sides that are
         # alike need less padding.
         going_on = rows[: len(taken)]
-        going_on[surplus(row_lengths(going_on, lengths)).argsort(), place] = taken[surplus(-lengths[taken]).argsort()]
+        shortest_first = surplus(row_lengths(going_on, lengths)).argsort(kind="stable")
+        going_on[shortest_first, place] = taken[surplus(-lengths[taken]).argsort(kind="stable")]
     long = (row_lengths(rows, lengths) > longest).any(axis=1)
     single = rows[long][rows[long] != NONE]
     alone = np.pad(single[:, None], ((0, 0), (0, MOST_JOINED - 1)), constant_values=NONE)

@@ -28,8 +28,9 @@ from mt.data.cleaning import fraction, key, normalise, why_dropped
 from mt.data.readers import HELD_OUT, Source, Unreadable
 from mt.tokenizer import Tokenizer
 
-FORMAT = 2  # of the cache: raised when what is written there changes its meaning
+FORMAT = 3  # of the cache: raised when what is written there changes its meaning
 SPLITS = ("train", *HELD_OUT)
+LONGEST_HELD_OUT = 511  # pieces a side: one immense line would be a batch that no memory holds
 PAIRS_A_PROCESS = 50_000  # below that, starting another process costs more than it saves
 
 Report = dict[str, dict[str, Any]]
@@ -107,7 +108,7 @@ def prepare(
             tokenizer = Tokenizer.train(_sentences(splits["train"]), vocab_size)
             done = Path(work) / "done"
             for name, split in splits.items():
-                longest = max_pieces if name == "train" else None
+                longest = max_pieces if name == "train" else LONGEST_HELD_OUT
                 split = _tokenise(split, tokenizer, longest, report[name])
                 _keep(split, name, report)
                 split.save_to_disk(done / name)
@@ -268,9 +269,7 @@ def _sentences(split: datasets.Dataset) -> Iterator[str]:
         yield from pair
 
 
-def _tokenise(
-    split: datasets.Dataset, tokenizer: Tokenizer, longest: int | None, report: dict[str, Any]
-) -> datasets.Dataset:
+def _tokenise(split: datasets.Dataset, tokenizer: Tokenizer, longest: int, report: dict[str, Any]) -> datasets.Dataset:
     """Add src_ids, tgt_ids and source; leave out what has more pieces than `longest`."""
     ids = datasets.List(datasets.Value("int32"))
     processes = min(os.cpu_count() or 1, len(split) // PAIRS_A_PROCESS)
@@ -289,8 +288,6 @@ def _tokenise(
         ),
         desc="tokenising",
     )
-    if longest is None:
-        return split
     kept = np.flatnonzero(np.maximum(lengths(split, "src_ids"), lengths(split, "tgt_ids")) <= longest)
     if len(kept) == len(split):
         return split

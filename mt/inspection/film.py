@@ -36,9 +36,11 @@ class Scene:
 
 
 def write_frame(run: Path, step: int, scenes: Sequence[Scene], board: Scoreboard | None) -> None:
-    folder = run / "film"
-    folder.mkdir(exist_ok=True)
-    (folder / f"{step:08}.json").write_text(json.dumps(frame(step, scenes, board), ensure_ascii=False), "utf-8")
+    path = run / "film" / f"{step:08}.json"
+    path.parent.mkdir(exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(frame(step, scenes, board), ensure_ascii=False), "utf-8")
+    part.replace(path)  # whole or not at all
 
 
 def read_film(run: Path) -> list[dict[str, Any]]:
@@ -52,6 +54,8 @@ def read_film(run: Path) -> list[dict[str, Any]]:
             frames.append(json.loads(path.read_text("utf-8")))
         except ValueError:
             raise ValueError(f"{path}: damaged") from None
+    if not frames[0]["scenes"]:
+        raise ValueError(f"the film in {run} shows no sentence: all were longer than callbacks.film.max_pieces")
     return frames
 
 

@@ -138,6 +138,7 @@ def load_to_resume(path: Path) -> dict[str, Any]:
         "optimizer_states": list,
         "lr_schedulers": list,
         "pytorch-lightning_version": str,
+        "precision": str,
         "TranslationData": dict,
         "random_state": torch.Tensor,
         "cuda_random_states": list,

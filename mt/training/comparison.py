@@ -96,7 +96,8 @@ def comparison_figure(runs: list[Run]) -> Figure:
         zip(LENGTHS, ("#7cc4a0", "#2f7fb8", "#3b2a6b"), strict=True), "o^s", strict=True
     ):
         points = [(run.chrf_by_length[words], row) for row, run in enumerate(runs) if words in run.chrf_by_length]
-        lengths.plot(*zip(*points, strict=True), marker, color=colour, markersize=6, label=f"{words} words")
+        if points:
+            lengths.plot(*zip(*points, strict=True), marker, color=colour, markersize=6, label=f"{words} words")
     lengths.set_title("chrF by the source's length", fontsize=10)
     lengths.legend(loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=len(LENGTHS), fontsize=8, frameon=False)
     lengths.grid(color="0.9")

@@ -35,6 +35,8 @@ def cross_entropy(
     """Loss of predicting tgt_out from the decoder's output x, whose logits are x @ embeddingᵀ."""
     real = tgt_out != PAD
     grad = torch.is_grad_enabled()
+    if torch.is_autocast_enabled(x.device.type) and torch.get_autocast_dtype(x.device.type) == torch.bfloat16:
+        x = x.bfloat16()  # autocast passes over products that write into a given tensor
     smoothed, nll = _ChunkedCrossEntropy.apply(x[real], embedding, tgt_out[real], smoothing, grad)  # type: ignore[no-untyped-call]
     return Loss(smoothed, nll, real.sum())
 

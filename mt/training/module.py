@@ -161,6 +161,7 @@ class TranslationModule(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["mt"] = self.content
+        checkpoint["precision"] = self.trainer.precision  # measured anew, it might come out otherwise
         checkpoint["random_state"] = torch.get_rng_state()  # what dropout draws from
         checkpoint["cuda_random_states"] = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
 
@@ -168,6 +169,9 @@ class TranslationModule(L.LightningModule):
         """ValueError if the checkpoint is of another model, tokenizer, corpus or language pair."""
         check_same(_identity(checkpoint["mt"]), _identity(self.content))
         self._random_states = (checkpoint["random_state"], checkpoint["cuda_random_states"])
+        groups = checkpoint["optimizer_states"][0]["param_groups"]
+        for group, weight_decay in zip(groups, (self.weight_decay, 0.0), strict=True):
+            group.update(weight_decay=weight_decay, betas=(0.9, self.beta2))  # this run's; the rate is set at each step
 
     def on_train_start(self) -> None:
         if self._random_states is not None:

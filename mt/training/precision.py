@@ -15,6 +15,8 @@ def choose_precision(accelerator: str) -> tuple[str, str]:
         if major >= 8:
             return "bf16-mixed", f"{name} (compute capability {major}.{minor}) computes bf16 fast"
         return "32-true", f"{name} (compute capability {major}.{minor}) has no fast bf16"
+    if accelerator == "auto" and torch.backends.mps.is_available():
+        accelerator = "mps"
     if accelerator not in ("auto", "cpu"):
         return "32-true", f"nothing is known about bf16 on {accelerator}"
     single, half = _gigaflops(torch.float32), _gigaflops(torch.bfloat16)

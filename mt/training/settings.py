@@ -59,23 +59,22 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         raise ValueError(f"data.one_translation={one!r} is neither true nor false")
     if (start := _value(settings, "embedding_start")) not in EMBEDDING_STARTS:
         raise ValueError(f"embedding_start={start} is none of {', '.join(EMBEDDING_STARTS)}")
-    data, trainer = settings["data"], settings["trainer"]
+    data, model, decoding = settings["data"], _value(settings, "model"), _value(settings, "decoding")
     if data["batch_tokens"] <= data["max_pieces"]:
         raise ValueError(
             f"data.batch_tokens={data['batch_tokens']} leaves no room for a sentence of "
             f"data.max_pieces={data['max_pieces']} pieces and its EOS: raise the first or lower the second"
         )
     for name in ("max_steps", "max_epochs", "val_check_interval"):
-        if not trainer[name]:
-            raise ValueError(f"trainer.{name}={trainer[name]}: nothing would be trained, or no checkpoint written")
-    clip = trainer["gradient_clip_val"]
+        if not (value := _value(settings, f"trainer.{name}")):
+            raise ValueError(f"trainer.{name}={value}: nothing would be trained, or no checkpoint written")
+    clip = _value(settings, "trainer.gradient_clip_val")
     if clip is not None and (type(clip) not in (int, float) or not clip > 0):
         raise ValueError(f"trainer.gradient_clip_val={clip!r} is not a number above 0, or null")
     if unknown := settings["optimizer"].keys() - signature(TranslationModule).parameters.keys():
         raise ValueError(f"optimizer.{min(unknown)} is not known")
-    model = settings["model"]
-    _check_kinds("decoding", settings["decoding"], check_options)
-    check_options(**settings["decoding"])
+    _check_kinds("decoding", decoding, check_options)
+    check_options(**decoding)
     _check_kinds("model", model, ARCHITECTURES.get(model.get("architecture"), build_model))
     with torch.device("meta"):
         build_model(vocab_size=data["vocab_size"], **model)
