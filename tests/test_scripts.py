@@ -205,10 +205,10 @@ def test_a_variant_is_what_it_is_in_every_experiment(experiment: str) -> None:
 
 
 def test_help_names_choices_that_there_are(folder: Path) -> None:
-    choices = re.findall(r"^ +(\w+)= +(.+)$", output(run(folder, "scripts/train.py", "--help")), re.MULTILINE)
+    choices = re.findall(r"^(\w+)= +(.+)$", output(run(folder, "scripts/train.py", "--help")), re.MULTILINE)
     assert {group for group, _ in choices} == {"data", "model", "variant", "experiment", "callbacks"}
     for group, names in choices:
-        named = re.sub(r"\(.*?\)|\.\.\.", "", names.rpartition(": ")[2])
+        named = re.sub(r"\(.*?\)|\.\.\.", "", names).rpartition(": ")[2]
         for name in filter(None, map(str.strip, named.split(","))):
             assert (ROOT / "conf" / group / f"{name}.yaml").is_file(), (group, name)
 

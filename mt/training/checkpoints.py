@@ -39,7 +39,11 @@ class WholeFiles(TorchCheckpointIO):
 
 
 class Checkpoint(ModelCheckpoint):
-    """Lightning's, which would forget the best score of a run whose folder was renamed."""
+    """Lightning's, which would forget the best score of a run whose folder was renamed, and the run's precision."""
+
+    def on_save_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(trainer, module, checkpoint)
+        checkpoint["precision"] = trainer.precision  # measured anew, it might come out otherwise
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         best = Path(str(self.dirpath)) / Path(state_dict["best_model_path"]).name

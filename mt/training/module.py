@@ -161,7 +161,6 @@ class TranslationModule(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["mt"] = self.content
-        checkpoint["precision"] = self.trainer.precision  # measured anew, it might come out otherwise
         checkpoint["random_state"] = torch.get_rng_state()  # what dropout draws from
         checkpoint["cuda_random_states"] = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
 
