@@ -197,10 +197,12 @@ def test_every_variant_is_a_model_and_differs_from_the_default_in_one_thing(vari
 @pytest.mark.parametrize("experiment", ["everyday", "tatoeba", "overnight", "smoke"])
 def test_a_variant_is_what_it_is_in_every_experiment(experiment: str) -> None:
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        for overrides, expected in (("recurrent_without_attention", "none"), ("additive", "additive")):
-            cfg = compose("train", [f"experiment={experiment}", f"variant={overrides}"])
-            assert cfg.model.attention == expected
-            assert cfg.model.architecture == ("recurrent" if expected == "none" else "transformer")
+        for variant, architecture, attention in (
+            ("recurrent_without_attention", "recurrent", "none"),
+            ("additive", "transformer", "additive"),
+        ):
+            model = compose("train", [f"experiment={experiment}", f"variant={variant}"]).model
+            assert (model.architecture, model.attention) == (architecture, attention)
         assert compose("train", [f"experiment={experiment}", "variant=heads_8"]).model.num_heads == 8
 
 
