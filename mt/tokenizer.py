@@ -35,7 +35,6 @@ class Tokenizer:
     def train(cls, sentences: Iterable[str], vocab_size: int) -> "Tokenizer":
         """Learn exactly vocab_size pieces. ValueError, with the size that fits, if the sentences can't fill it."""
         model = io.BytesIO()
-        sentencepiece.set_random_generator_seed(1)  # of many sentences it draws some
         try:
             sentencepiece.SentencePieceTrainer.Train(
                 sentence_iterator=map(_protect, sentences),
@@ -49,8 +48,6 @@ class Tokenizer:
                 byte_fallback=True,
                 character_coverage=0.9999,
                 normalization_rule_name="identity",
-                input_sentence_size=200_000,
-                shuffle_input_sentence=True,
                 num_threads=1,  # its result depends on the number of threads
                 minloglevel=2,
             )
