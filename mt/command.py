@@ -99,7 +99,7 @@ def command(*users_errors: type[Exception]) -> Iterator[None]:
 
 def refusal(error: BaseException) -> str:
     """In one line, whatever is in it."""
-    reason = str(error)
+    reason = str(error) or type(error).__name__
     if isinstance(error, OSError):  # without Python's number
         where = "" if error.filename is None else f"{error.filename}: "
         reason = f"{where}{error.strerror or error}"

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mt.special_tokens import BOS, EOS, PAD, UNK
+from mt.special_tokens import BOS, EOS, NEVER, PAD
 
 State = TypeVar("State")
 
@@ -86,11 +86,12 @@ def search(
         bounds = default_max_length((src != PAD).sum(dim=1))
     finished: list[list[Hypothesis]] = [[] for _ in bounds]
     enough = torch.full(bounds.shape, -torch.inf, device=src.device)  # the nbest-th best score of the finished
-    never = torch.tensor([PAD, UNK, BOS], device=src.device)
+    never = torch.tensor(NEVER, device=src.device)
     places = torch.arange(beam, device=src.device)
 
     alive = torch.arange(len(src), device=src.device)  # the sentence of every row that is still searched
     state = model.start(src)
+    # By sentence and hypothesis: one each at first, then up to `beam`, those that are over or missing with a sum of -∞.
     last = torch.full_like(src[:, :1], BOS)
     sums = torch.zeros(len(src), 1, device=src.device)
     prefixes = torch.empty(len(src), 1, 0, dtype=torch.long, device=src.device)
@@ -104,18 +105,19 @@ def search(
         forced = torch.zeros_like(last, dtype=torch.bool)  # to end, by the bound
         if at_bound.any():
             forced = at_bound[:, None] & (allowed.argmax(dim=-1) != EOS)
-            allowed[at_bound, :, :EOS] = allowed[at_bound, :, EOS + 1 :] = -torch.inf
+            allowed[at_bound, :, :EOS] = -torch.inf
+            allowed[at_bound, :, EOS + 1 :] = -torch.inf
 
         # The best pieces of each hypothesis, then the best of all that go on from a sentence's hypotheses.
         best, pieces = allowed.topk(min(beam, allowed.shape[-1]), dim=-1)
         continuations = (best + (sums - log_z)[..., None]).flatten(start_dim=1)
-        sums, index = continuations.topk(min(beam, continuations.shape[1]), dim=1)
+        continued, index = continuations.topk(min(beam, continuations.shape[1]), dim=1)
         parents, last = index // best.shape[-1], pieces.flatten(start_dim=1).gather(1, index)
-        sums = sums.masked_fill(places[: sums.shape[1]] >= free[:, None], -torch.inf)
+        continued = continued.masked_fill(places[: continued.shape[1]] >= free[:, None], -torch.inf)
         prefixes = prefixes.take_along_dim(parents[..., None], dim=1)
 
-        ended = (last == EOS) & (sums > -torch.inf)
-        of_ended = (alive[ended.nonzero()[:, 0]], prefixes[ended], sums[ended], forced.gather(1, parents)[ended])
+        ended = (last == EOS) & (continued > -torch.inf)
+        of_ended = (alive[ended.nonzero()[:, 0]], prefixes[ended], continued[ended], forced.gather(1, parents)[ended])
         for sentence, ids, log_probability, cut in zip(*(part.tolist() for part in of_ended), strict=True):
             score = log_probability / length**length_penalty
             found = finished[sentence]
@@ -123,7 +125,7 @@ def search(
             if len(found) >= nbest:
                 enough[sentence] = heapq.nlargest(nbest, (h.score for h in found))[-1]
         free = free - ended.sum(dim=1)
-        sums = sums.masked_fill(ended, -torch.inf)
+        sums = continued.masked_fill(ended, -torch.inf)
         prefixes = torch.cat([prefixes, last[..., None]], dim=-1)
 
         reachable = sums.amax(dim=1) / bounds[alive].float() ** length_penalty

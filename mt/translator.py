@@ -1,6 +1,5 @@
 """Sentences in, sentences out: a checkpoint is one file, and this is all that is needed to use it."""
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 import torch
 
-from mt.data.batching import pad
+from mt.data.batching import grouped, pad
 from mt.data.cleaning import normalise
 from mt.inspection.attention_maps import AttentionMap, attention_maps
 from mt.inspection.explanation import ExplainedWord, explain_words
@@ -25,7 +24,7 @@ FORMAT = 1
 # What bounds memory, whatever the lines are:
 CHUNK = 2_000  # sentences that are sorted by length together; a stream is translated chunk by chunk
 CHUNK_CHARACTERS = 200_000  # no further sentence is added to a chunk of as many
-LONGEST = 512  # pieces with EOS; a longer source is translated in parts
+LONGEST = 511  # pieces; a longer source is translated in parts
 BATCH_TOKENS = 16_384  # a batch's rows × beam × longest source
 
 
@@ -151,7 +150,7 @@ class Translator:
         length_penalty = self.length_penalty if length_penalty is None else length_penalty
         check_options(beam=beam, length_penalty=length_penalty, nbest=nbest, max_length=max_length)
         encoded = self.tokenizer.encode([normalise(sentence) for sentence in sentences])
-        parts = [[[*part, EOS] for part in self.tokenizer.parts(ids, LONGEST - 1)] for ids in encoded]
+        parts = [[[*part, EOS] for part in self.tokenizer.parts(ids, LONGEST)] for ids in encoded]
         ids = [part for of_sentence in parts for part in of_sentence]
         found: dict[int, list[Hypothesis]] = {}  # by their place in ids
         device = next(self.model.parameters()).device
@@ -166,10 +165,10 @@ class Translator:
                     max_length=max_length,
                 )
                 found.update(zip(rows, hypotheses, strict=True))
-        in_order = (found[i] for i in range(len(ids)))
+        of_sentences = grouped((found[i] for i in range(len(ids))), [len(of_sentence) for of_sentence in parts])
         return [
-            Translation(sentence, self._joined(list(itertools.islice(in_order, len(of_sentence)))), len(of_sentence))
-            for sentence, of_sentence in zip(sentences, parts, strict=True)
+            Translation(sentence, self._joined(hypotheses), len(hypotheses))
+            for sentence, hypotheses in zip(sentences, of_sentences, strict=True)
         ]
 
     def _joined(self, parts: list[list[Hypothesis]]) -> list[tuple[str, Hypothesis]]:
@@ -225,8 +224,8 @@ class Translator:
     def _whole(self, sentence: str) -> list[int]:
         """Its ids. ValueError for one that is translated in parts."""
         (src,) = self.tokenizer.encode([normalise(sentence)])
-        if len(src) >= LONGEST:
-            raise ValueError(f"a sentence of {len(src)} pieces is too long to look into: at most {LONGEST - 1}")
+        if len(src) > LONGEST:
+            raise ValueError(f"a sentence of {len(src)} pieces is too long to look into: at most {LONGEST}")
         return src
 
     def _parting(self, translation: Translation, greedy: Translation) -> Parting | None:

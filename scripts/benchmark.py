@@ -34,6 +34,7 @@ from mt.training.benchmark_report import Results, results_table
 from mt.training.datamodule import TranslationData
 from mt.training.module import TranslationModule
 from mt.training.precision import choose_precision
+from mt.training.settings import check_settings
 from mt.translator import Translator
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -98,8 +99,9 @@ def main() -> None:
     files = ["data=files", f"data.train='{args.data}'"] if args.data else []
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         cfg = compose("train", ["model=small", *files, *args.overrides])
-    names = ["data", "model", "embedding_start", "optimizer", "decoding"]
+    names = ["seed", "data", "model", "embedding_start", "optimizer", "decoding", "trainer"]
     settings: Any = OmegaConf.to_container(OmegaConf.masked_copy(cfg, names), resolve=True)
+    check_settings(settings)
     if (architecture := settings["model"]["architecture"]) != "transformer":
         raise ValueError(f"model.architecture={architecture}: what there is to measure against is torch's transformer")
     trained = Translator.load(checkpoint_of(args.checkpoint, BEST)) if args.checkpoint else None

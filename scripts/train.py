@@ -94,7 +94,7 @@ def train(cfg: DictConfig, run: Path, console: Console) -> None:
         return
 
     best = run / BEST
-    translator = Translator.load(best)
+    translator = Translator.load(best, trainer.strategy.root_device)
     held_out = {name: pairs for name, pairs in corpus.splits.items() if name != "train"}
     results = {name: evaluate(translator, list(p["src"]), list(p["tgt"])) for name, p in held_out.items()}
     throughput = next(callback for callback in trainer.callbacks if isinstance(callback, Throughput))
@@ -135,7 +135,6 @@ USERS_ERRORS = (
     OmegaConfBaseException,
     MisconfigurationException,
 )
-failed: list[str] = []  # jobs of a sweep
 
 
 def line(error: BaseException) -> str:
@@ -151,10 +150,9 @@ def main(cfg: DictConfig) -> None:
         with within_memory():
             train(cfg, Path(HydraConfig.get().runtime.output_dir), Console(markup=False, emoji=False))
     except USERS_ERRORS as error:
-        if HydraConfig.get().mode != RunMode.MULTIRUN:
-            sys.exit(line(error))
-        print(line(error), file=sys.stderr)  # the others go on
-        failed.append(HydraConfig.get().job.override_dirname)
+        if HydraConfig.get().mode == RunMode.MULTIRUN:  # the others go on before Hydra raises it again
+            print(f"{HydraConfig.get().job.override_dirname}: {line(error)}", file=sys.stderr)
+        raise
 
 
 if __name__ == "__main__":
@@ -165,5 +163,3 @@ if __name__ == "__main__":
         main()
     except USERS_ERRORS as error:
         sys.exit(line(error))
-    if failed:
-        sys.exit(f"train.py: {len(failed)} of the runs failed: {'; '.join(failed)}")

@@ -135,14 +135,13 @@ def show_explanation(explanation: Explanation, file: TextIO) -> None:
 
 
 def show_attention(translator: Translator, translation: Translation, where: str, options: dict[str, Any]) -> None:
-    maps = translator.attention_maps(translation)
     if where == "terminal":
         from rich.console import Console
 
         from mt.inspection.terminal import terminal_map
 
         console = Console()
-        console.print(terminal_map(maps, console.width))
+        console.print(terminal_map(translator.attention_maps(translation), console.width))
     elif Path(where).suffix.lower() == ".html":
         from mt.inspection.film import attention_page, frame
 
@@ -153,7 +152,7 @@ def show_attention(translator: Translator, translation: Translation, where: str,
     else:
         from mt.inspection.figures import save_attention_figure
 
-        save_attention_figure(maps, Path(where))
+        save_attention_figure(translator.attention_maps(translation), Path(where))
         print(f"attention {where}", file=sys.stderr)
 
 
@@ -205,8 +204,11 @@ def output(args: argparse.Namespace) -> AbstractContextManager[TextIO]:
 
 
 def read_line() -> str:
+    seen = sys.stdout.isatty()  # or the prompt would stand in the file that the output goes to
+    if not seen:
+        print("> ", end="", file=sys.stderr, flush=True)
     try:
-        return input("> ").strip()
+        return input("> " if seen else "").strip()
     except EOFError:
         return ""
 

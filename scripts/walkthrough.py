@@ -21,6 +21,7 @@ from rich.text import Text
 from torch import Tensor
 
 from mt.command import check_writable, command
+from mt.data.cleaning import normalise
 from mt.data.readers import EVERYDAY
 from mt.inspection.attention_maps import attention_maps
 from mt.inspection.terminal import COLOURS
@@ -97,8 +98,9 @@ def main() -> None:
     args = parser.parse_args()
     if args.sentence is None:
         args.sentence = SENTENCE if args.checkpoint is None else KNOWN
-    args.sentence = args.sentence.encode("utf-8", "surrogateescape").decode("utf-8", "replace")  # an ASCII locale's
-    if not args.sentence.split():
+    typed = args.sentence.encode("utf-8", "surrogateescape").decode("utf-8", "replace")  # an ASCII locale's
+    args.sentence = normalise(typed)
+    if not args.sentence:
         raise ValueError("the sentence is empty")
     console = Console(highlight=False, emoji=False)
     if args.html:

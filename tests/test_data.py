@@ -5,13 +5,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import datasets
+import numpy as np
 import pytest
 from conftest import PAIRS
 from hypothesis import given
 from hypothesis import strategies as st
 
+import mt.data.corpus as corpus_module
 from mt.data.cleaning import fraction, key, normalise, why_dropped
-from mt.data.corpus import LONGEST_HELD_OUT, Corpus, prepare
+from mt.data.corpus import LONGEST_HELD_OUT, Corpus, _sentences, prepare
 from mt.data.readers import Source
 
 SPLITS = ("train", "validation", "test")
@@ -109,6 +112,18 @@ def test_a_sentences_place_depends_on_its_text_alone() -> None:
     places = [fraction(str(i)) for i in range(2_000)]
     assert min(places) >= 0 and max(places) < 1
     assert sum(place < 0.1 for place in places) == pytest.approx(200, abs=50)
+
+
+def test_a_vocabulary_is_learnt_from_both_sides_of_evenly_spread_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    split = datasets.Dataset.from_dict(
+        {"src": [f"one {i}" for i in range(100)], "tgt": [f"uno {i}" for i in range(100)]}
+    )
+    for most in (100, 99, 30, 1):
+        monkeypatch.setattr(corpus_module, "TOKENIZER_PAIRS", most)
+        found = list(_sentences(split))
+        numbers = [int(sentence.split()[1]) for sentence in found[::2]]
+        assert found == [f"{word} {i}" for i in numbers for word in ("one", "uno")]
+        assert most / 2 <= len(numbers) <= most and len(set(np.diff(numbers))) <= 1
 
 
 def test_the_split_does_not_depend_on_the_order_of_the_file(corpus: Prepare, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from mt.data.cleaning import key
 from mt.data.readers import EVERYDAY, HELD_OUT
+from mt.inspection.words import words
 
 NOT_TOPICS = (*HELD_OUT, "alignments")
 NAMES = set(
@@ -92,11 +93,6 @@ def test_few_test_sentences_differ_from_a_training_sentence_in_one_word_only(
     known = set().union(*(holes(forms(en)) for en, _ in train))
     near = sum(not known.isdisjoint(holes(forms(en))) for en, _ in held_out["test"])
     assert near <= 0.25 * len(held_out["test"])
-
-
-def words(sentence: str) -> list[str]:
-    """The rule that alignments.tsv counts by: English contractions are one word, an Italian elision ends its word."""
-    return re.findall(r"\w+'(?:s|t|m|d|re|ve|ll)\b|\w+'?", sentence)
 
 
 def test_words_are_split_as_the_corpus_readme_says() -> None:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from conftest import LEARNT
 
-from mt.inspection.explanation import _alternatives, _next, explain_words
+from mt.inspection.explanation import _alternatives, _Source, explain_words
 from mt.inspection.words import words_of
 from mt.special_tokens import BOS, EOS
 from mt.tokenizer import Tokenizer
@@ -58,8 +58,9 @@ def test_an_alternative_has_the_probability_of_all_its_pieces_even_where_it_begi
 ) -> None:
     src, tgt = tokenizer.encode([LEARNT[0][0], LEARNT[35][1]])  # a translation of something else: improbable pieces
     of = words_of(tokenizer.pieces([*tgt, EOS])).of
-    (log_probs,) = _next(translator.model, src, [tgt])
-    alternatives = _alternatives(translator.model, tokenizer, src, tgt, log_probs, of)
+    with torch.inference_mode():
+        source = _Source.read(translator.model, src)
+        alternatives = _alternatives(source, tokenizer, tgt, source.log_probs(source.states([tgt])[0]), of)
     starts = [of.index(a.place) for a in alternatives]
     alike = [
         (a, start)

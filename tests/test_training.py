@@ -10,11 +10,14 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
-from mt.data.batching import NONE
+from mt.data.batching import NONE, make_batch
 from mt.data.corpus import Corpus, prepare
 from mt.model.attention_variants import ATTENTION
+from mt.special_tokens import PAD
 from mt.training.callbacks import StopWhenUsedUp, Throughput, Translations, spread
+from mt.training.checkpoints import LastCheckpoint
 from mt.training.datamodule import TranslationData
 from mt.training.latent_semantics import latent_vectors
 from mt.training.module import TranslationModule
@@ -34,6 +37,7 @@ MODEL = {
     "d_model": 48, "num_heads": 3, "d_ff": 96, "encoder_layers": 1, "decoder_layers": 2, "dropout": 0.0,
 }  # fmt: skip
 RECURRENT = {"architecture": "recurrent", "attention": "additive", "d_model": 48, "num_heads": 1, "dropout": 0.0}
+LOGGED = ("train/loss", "train/gradient_norm", "val/loss", "val/perplexity", "val/chrf")
 OTHERS = [
     *({**MODEL, "attention": name} for name in ATTENTION if name != MODEL["attention"]),
     *({**MODEL, "positions": name} for name in ("learned", "none")),
@@ -185,20 +189,49 @@ def test_a_run_that_stopped_goes_on_to_the_bits_of_one_that_never_did(
         assert torch.equal(tensor, undisturbed[name]), name
 
 
-def test_accumulated_micro_batches_step_like_one_big_batch(corpus: Corpus, tmp_path: Path) -> None:
-    results = []
-    for folder, batch_tokens, accumulated in (("one", 10_000, 1), ("many", 40, 4)):
-        trainer, module, data = make(
-            corpus, tmp_path / folder, batch_tokens, max_steps=1, accumulate_grad_batches=accumulated
-        )
-        assert len(data.batches("train", batch_tokens, 0)) == accumulated
-        module.learning_rate = 1e-3
-        module.configure_optimizers = lambda m=module: torch.optim.SGD(m.parameters(), lr=1.0)
-        before = weights(module)
-        trainer.fit(module, data)
-        results.append({name: tensor - before[name] for name, tensor in weights(module).items()})
-    for name, step in results[0].items():
-        torch.testing.assert_close(results[1][name], step, rtol=1e-3, atol=1e-7, msg=name)
+@pytest.mark.parametrize("share", [None, 0.5])
+@pytest.mark.parametrize(("batch_tokens", "batches"), [(10_000, 1), (40, 4)])
+def test_a_step_follows_the_mean_per_token_of_all_its_micro_batches_within_the_bound(
+    corpus: Corpus, tmp_path: Path, batch_tokens: int, batches: int, share: float | None
+) -> None:
+    """share: the bound on the gradient's norm, as a share of it."""
+    _, module, _ = make(corpus, tmp_path)
+    split = corpus.splits["train"]
+    batch = make_batch(list(split["src_ids"]), list(split["tgt_ids"]))
+    logits = module.model(batch.src, batch.tgt_in)
+    loss = F.cross_entropy(logits.transpose(1, 2), batch.tgt_out, ignore_index=PAD, label_smoothing=0.1)
+    gradients = torch.autograd.grad(loss, list(module.model.parameters()))
+    norm = torch.cat([gradient.flatten() for gradient in gradients]).norm().item()
+
+    options = {"max_steps": 1, "accumulate_grad_batches": batches, "log_every_n_steps": 1}
+    trainer, module, data = make(corpus, tmp_path, batch_tokens, gradient_clip_val=share and share * norm, **options)
+    assert len(data.batches("train", batch_tokens, 0)) == batches
+    before = weights(module)
+    module.learning_rate = 10.0  # 1 in the first of ten steps of warm-up: a step is the gradient
+    module.configure_optimizers = lambda: torch.optim.SGD(module.parameters(), lr=1.0)
+    trainer.fit(module, data)
+    for (name, parameter), gradient in zip(module.model.named_parameters(), gradients, strict=True):
+        step = before[name] - parameter.detach()
+        torch.testing.assert_close(step, (share or 1.0) * gradient, rtol=1e-3, atol=1e-6, msg=name)
+    logged = [float(trainer.callback_metrics[f"train/{name}"]) for name in ("loss", "gradient_norm")]
+    assert logged == pytest.approx([loss.item(), norm], rel=1e-4)
+
+
+def test_a_run_that_ends_within_a_step_leaves_a_checkpoint_to_go_on_from(corpus: Corpus, tmp_path: Path) -> None:
+    class Stop(L.Callback):
+        def on_train_batch_end(
+            self, trainer: L.Trainer, module: L.LightningModule, out: Any, batch: Any, i: int
+        ) -> None:
+            trainer.should_stop = i == 2  # two micro-batches made a step, the third waits for the fourth
+
+    options = {"max_time": "00:00:05:00", "accumulate_grad_batches": 2}
+    trainer, module, data = make(corpus, tmp_path, 40, **options)
+    trainer.callbacks += [LastCheckpoint(dirpath=tmp_path, filename="newest", enable_version_counter=False), Stop()]
+    trainer.fit(module, data)
+    assert load_checkpoint(tmp_path / "newest.ckpt")["global_step"] == trainer.global_step == 1
+    trainer, module, data = make(corpus, tmp_path, 40, max_steps=3, accumulate_grad_batches=2)
+    trainer.fit(module, data, ckpt_path=tmp_path / "newest.ckpt", weights_only=True)
+    assert trainer.global_step == 3
 
 
 def test_a_run_that_stopped_at_an_epochs_end_makes_all_of_a_next_one_with_more_batches(tmp_path: Path) -> None:
@@ -263,7 +296,7 @@ class Diary(L.Callback):
         self.seen.append(batch.src.tolist())
 
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        metrics = {name: float(trainer.callback_metrics[name]) for name in ("val/loss", "val/perplexity", "val/chrf")}
+        metrics = {name: float(trainer.callback_metrics[name]) for name in LOGGED}
         (self.folder / f"{trainer.global_rank}.json").write_text(json.dumps([self.seen, metrics]), encoding="utf-8")
 
 
@@ -274,7 +307,8 @@ def test_two_processes_share_an_epoch_and_step_like_one_that_accumulates_their_b
     for processes in (2, 1):
         folder = tmp_path / str(processes)
         options = {"devices": 2, "strategy": "ddp_fork"} if processes == 2 else {"accumulate_grad_batches": 2}
-        trainer, module, data = make(corpus, folder, 40, max_epochs=2, val_check_interval=1, **options)
+        options |= {"max_epochs": 2, "val_check_interval": 1, "log_every_n_steps": 1}
+        trainer, module, data = make(corpus, folder, 40, **options)
         trainer.callbacks.append(Diary(folder))
         trainer.fit(module, data)
         diaries[processes] = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]

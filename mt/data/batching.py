@@ -1,8 +1,9 @@
 """Batches by token budget: sentences of like length together, in an order that depends on seed and epoch alone."""
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from mt.special_tokens import BOS, EOS, PAD
 
+Item = TypeVar("Item")
 MOST_JOINED = 3  # pairs of one row
 NONE = -1  # stands for those that a row has not
 
@@ -30,6 +32,12 @@ def pad(rows: Sequence[Sequence[int]]) -> Int[Tensor, "B T"]:
     for row, ids in zip(out, rows, strict=True):
         row[: len(ids)] = ids
     return torch.from_numpy(out)
+
+
+def grouped(items: Iterable[Item], sizes: Sequence[int]) -> list[list[Item]]:
+    """The items in order, as many in each group as sizes says."""
+    items = iter(items)
+    return [list(islice(items, size)) for size in sizes]
 
 
 def make_batch(src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> Batch:
@@ -62,7 +70,8 @@ def join(
     do: joined ones show it the places further on (Kondo et al. 2021, arXiv 2104.08478).
     """
     order = random.permutation(len(lengths)).astype(np.int32)
-    first = math.ceil(len(order) * (1 - share) / (1 - share**MOST_JOINED))
+    # As many rows that the pairs suffice: rows · (1 + share + share²) = pairs.
+    first = math.ceil(len(order) / sum(share**place for place in range(MOST_JOINED)))
     rows = np.full((first, MOST_JOINED), NONE, np.int32)
     rows[:, 0], order = np.split(order, [first])
     for place in range(1, MOST_JOINED):
@@ -70,8 +79,9 @@ def join(
         # The longer a row's target is than its source, the shorter that of the pair that follows: sides that are
         # alike need less padding.
         going_on = rows[: len(taken)]
-        shortest_first = surplus(row_lengths(going_on, lengths)).argsort(kind="stable")
-        going_on[shortest_first, place] = taken[surplus(-lengths[taken]).argsort(kind="stable")]
+        smallest_first = surplus(row_lengths(going_on, lengths)).argsort(kind="stable")
+        largest_first = (-surplus(lengths[taken])).argsort(kind="stable")
+        going_on[smallest_first, place] = taken[largest_first]
     long = (row_lengths(rows, lengths) > longest).any(axis=1)
     single = rows[long][rows[long] != NONE]
     alone = np.pad(single[:, None], ((0, 0), (0, MOST_JOINED - 1)), constant_values=NONE)

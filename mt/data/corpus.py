@@ -29,7 +29,7 @@ from mt.data.cleaning import fraction, key, normalise, why_dropped
 from mt.data.readers import HELD_OUT, Source, Unreadable
 from mt.tokenizer import Tokenizer
 
-FORMAT = 3  # of the cache: raised when what is written there changes its meaning
+FORMAT = 4  # of the cache: raised when what is written there changes its meaning
 SPLITS = ("train", *HELD_OUT)
 LONGEST_HELD_OUT = 511  # pieces a side: one immense line would be a batch that no memory holds
 TOKENIZER_PAIRS = 100_000  # are enough to learn pieces from; SentencePiece's own sample differs from process to process

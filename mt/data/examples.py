@@ -1,20 +1,18 @@
 """Batches made of a split's pairs on the way to training: with noise and sampled segmentations, if wanted."""
 
-from collections.abc import Iterable, Sequence
-from itertools import chain, islice
-from typing import TypeVar
+from collections.abc import Sequence
+from itertools import chain
 
 import datasets
 import numpy as np
 from jaxtyping import Int
 from torch.utils.data import Dataset
 
-from mt.data.batching import NONE, Batch, make_batch
+from mt.data.batching import NONE, Batch, grouped, make_batch
 from mt.tokenizer import Tokenizer
 
 CANDIDATES = 16  # segmentations that sampling chooses from (Kudo 2018: l)
 FINAL_MARKS = " .!?…"
-Item = TypeVar("Item")
 
 
 class BatchedPairs(Dataset[Batch]):
@@ -75,12 +73,6 @@ class BatchedPairs(Dataset[Batch]):
         scores = self.sampling * np.array([score for _, score in fitting])
         weights = np.exp(scores - scores.max())
         return fitting[random.choice(len(fitting), p=weights / weights.sum())][0]
-
-
-def grouped(items: Iterable[Item], sizes: Sequence[int]) -> list[list[Item]]:
-    """The items in order, as many in each group as sizes says."""
-    items = iter(items)
-    return [list(islice(items, size)) for size in sizes]
 
 
 def add_noise(sentence: str, share: float, random: np.random.Generator) -> str:

@@ -72,6 +72,8 @@ class Source:
     def rows(self, columns: Mapping[str, str]) -> Iterator[Row]:
         """columns: language to column name, in the order of the file's columns where it has no header."""
         if self.aligned:
+            if len(columns) != 2:
+                raise ValueError(f"two aligned files have two columns; data.columns names {', '.join(columns)}")
             yield from _aligned(*self.files)
             return
         for file in self.files:

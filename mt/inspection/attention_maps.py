@@ -1,6 +1,7 @@
 """What every head of a model looked at for one pair of sentences, with the pieces that name its rows and columns."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +12,9 @@ from mt.model.attention import AttentionWeights
 from mt.model.evaluating import evaluating
 from mt.special_tokens import BOS, EOS
 from mt.tokenizer import Tokenizer
+
+SIDES = {"encoder": ("source", "source"), "decoder": ("produced", "read"), "cross": ("produced", "source")}
+"""Whose pieces are a map's queries and keys, by kind."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,11 +42,17 @@ def attention_maps(model: nn.Module, tokenizer: Tokenizer, src: list[int], tgt: 
     device = next(model.parameters()).device
     src_ids = torch.tensor([[*src, EOS]], device=device)
     tgt_in = torch.tensor([[BOS, *tgt]], device=device)
-    source = tokenizer.pieces([*src, EOS])
-    read, produced = tokenizer.pieces([BOS, *tgt]), tokenizer.pieces([*tgt, EOS])
-    labels = {"encoder": (source, source), "decoder": (produced, read), "cross": (produced, source)}
-    weights = record_weights(model, src_ids, tgt_in)
-    return [AttentionMap(name, heads, *labels[attention_kind(name)]) for name, heads in weights.items()]
+    sides = {"source": [*src, EOS], "read": [BOS, *tgt], "produced": [*tgt, EOS]}
+    pieces = {side: tokenizer.pieces(ids) for side, ids in sides.items()}
+    return [
+        AttentionMap(name, weights, *(pieces[side] for side in SIDES[attention_kind(name)]))
+        for name, weights in record_weights(model, src_ids, tgt_in).items()
+    ]
+
+
+def cross_maps(maps: Sequence[AttentionMap]) -> list[AttentionMap]:
+    """Those that look at the source, by layer."""
+    return [m for m in maps if attention_kind(m.name) == "cross"]
 
 
 def attention_kind(name: str) -> str:

@@ -5,19 +5,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from mt.data.batching import pad
-from mt.inspection.attention_maps import attention_kind, attention_maps
+from mt.inspection.attention_maps import attention_maps, cross_maps
 from mt.inspection.words import merge, words_of
+from mt.model.encoder_decoder import EncoderDecoder
 from mt.model.evaluating import evaluating
-from mt.special_tokens import BOS, EOS, PAD, UNK
+from mt.special_tokens import BOS, EOS, NEVER
 from mt.tokenizer import Tokenizer
 
 SHOWN = 3  # source words, and alternatives, of a word
-ROWS = 64  # prefixes that are continued at a time
-LONGEST = 12  # pieces that an alternative is continued by, at most
+CONTINUED = 12  # pieces that an alternative is continued by, at most
+PIECES = 8_192  # of prefixes that are continued at a time: bounds memory
 
 
 @dataclass(frozen=True)
@@ -48,15 +49,17 @@ class _Alternative:
     """Of the word so far, in whose place it stands."""
 
 
-def explain_words(model: nn.Module, tokenizer: Tokenizer, src: list[int], tgt: list[int]) -> list[ExplainedWord]:
+def explain_words(model: EncoderDecoder, tokenizer: Tokenizer, src: list[int], tgt: list[int]) -> list[ExplainedWord]:
     """The words of tgt, as the model produces them one by one. src, tgt: ids without BOS and EOS."""
     produced = [*tgt, EOS]
     names, of = words_of(tokenizer.pieces(produced))
-    (log_probs,) = _next(model, src, [tgt])
+    with evaluating(model), torch.inference_mode():
+        source = _Source.read(model, src)
+        log_probs = source.log_probs(source.states([tgt])[0])
+        alternatives = _alternatives(source, tokenizer, tgt, log_probs, of)
     found = [float(row[i]) for row, i in zip(log_probs, produced, strict=True)]
     sums = [sum(p for p, word in zip(found, of, strict=True) if word == place) for place in range(len(names))]
-    alternatives = _alternatives(model, tokenizer, src, tgt, log_probs, of)
-    cross = [merge(m) for m in attention_maps(model, tokenizer, src, tgt) if attention_kind(m.name) == "cross"]
+    cross = [merge(m) for m in cross_maps(attention_maps(model, tokenizer, src, tgt))]
     looks = torch.cat([m.weights for m in cross]).mean(dim=0) if cross else torch.zeros(len(names), 0)
     result = []
     for place, (word, row) in enumerate(zip(names, looks, strict=True)):
@@ -72,10 +75,34 @@ def explain_words(model: nn.Module, tokenizer: Tokenizer, src: list[int], tgt: l
     return result
 
 
+@dataclass(frozen=True)
+class _Source:
+    """What a model has read, and what it would say next."""
+
+    model: EncoderDecoder
+    src: Int[Tensor, "1 S"]
+    memory: Float[Tensor, "1 S D"]
+
+    @classmethod
+    def read(cls, model: EncoderDecoder, ids: list[int]) -> "_Source":
+        src = torch.tensor([[*ids, EOS]], device=next(model.parameters()).device)
+        return cls(model, src, model.encode(src))
+
+    def states(self, prefixes: Sequence[list[int]]) -> Float[Tensor, "B T D"]:
+        """After BOS and after every piece of the prefixes."""
+        tgt_in = pad([[BOS, *prefix] for prefix in prefixes]).to(self.src.device)
+        rows = len(prefixes)
+        return self.model.decode(self.memory.expand(rows, -1, -1), self.src.expand(rows, -1), tgt_in)
+
+    def log_probs(self, states: Float[Tensor, "N D"]) -> Float[Tensor, "N V"]:
+        """Of the piece that follows each, as search has them."""
+        log_probs = self.model.logits(states).float().log_softmax(dim=-1)
+        return log_probs.index_fill(-1, torch.tensor(NEVER, device=log_probs.device), -torch.inf).cpu()
+
+
 def _alternatives(
-    model: nn.Module,
+    source: _Source,
     tokenizer: Tokenizer,
-    src: list[int],
     tgt: list[int],
     log_probs: Float[Tensor, "T V"],
     of: Sequence[int],
@@ -94,28 +121,19 @@ def _alternatives(
         begun += sorted(ways, key=lambda a: a.log_probability, reverse=True)[: 2 * SHOWN]
     finished = [a for a in begun if a.ids[-1] == EOS]
     going_on = [a for a in begun if a.ids[-1] != EOS]
-    for _ in range(LONGEST):
+    for _ in range(CONTINUED):
         still = []
-        for start in range(0, len(going_on), ROWS):
-            part = going_on[start : start + ROWS]
-            for a, row in zip(part, _next(model, src, [a.ids for a in part]), strict=True):
-                best = int(row[len(a.ids)].argmax())
+        rows = max(1, PIECES // (len(tgt) + 1 + CONTINUED))
+        for start in range(0, len(going_on), rows):
+            part = going_on[start : start + rows]
+            lasts = [len(a.ids) for a in part]
+            log_probs = source.log_probs(source.states([a.ids for a in part])[range(len(part)), lasts])
+            for a, row in zip(part, log_probs, strict=True):
+                best = int(row.argmax())
                 *_, last, following = words_of(tokenizer.pieces([*a.ids, best])).of
                 if last == following:
-                    log_probability = a.log_probability + float(row[len(a.ids), best])
-                    still.append(replace(a, ids=[*a.ids, best], log_probability=log_probability))
+                    still.append(replace(a, ids=[*a.ids, best], log_probability=a.log_probability + float(row[best])))
                 else:
                     finished.append(a)
         going_on = still
     return finished + going_on
-
-
-def _next(model: nn.Module, src: list[int], prefixes: Sequence[list[int]]) -> Float[Tensor, "B T V"]:
-    """Log-probabilities of what follows BOS and every piece of the prefixes, as search has them."""
-    device = next(model.parameters()).device
-    tgt_in = pad([[BOS, *prefix] for prefix in prefixes]).to(device)
-    src_ids = torch.tensor([[*src, EOS]], device=device).expand(len(prefixes), -1)
-    with evaluating(model), torch.inference_mode():
-        log_probs = model(src_ids, tgt_in).float().log_softmax(dim=-1)
-        log_probs[..., [PAD, UNK, BOS]] = -torch.inf
-        return log_probs.cpu()

@@ -20,7 +20,7 @@ from matplotlib.textpath import text_to_path
 from torch import Tensor
 
 from mt.command import naming
-from mt.inspection.attention_maps import AttentionMap, attention_kind
+from mt.inspection.attention_maps import AttentionMap, attention_kind, cross_maps
 
 # Equal steps of CIELAB distance, with lightness falling from 100 to 14: twice the weight looks twice as dark.
 COLOURS = LinearSegmentedColormap.from_list(
@@ -56,7 +56,7 @@ def save_attention_figure(maps: list[AttentionMap], path: Path) -> None:
 
     The ending decides the format. ValueError and OSError as `save_figure` has them.
     """
-    cross = [m for m in maps if attention_kind(m.name) == "cross"]
+    cross = cross_maps(maps)
     weights = torch.stack([m.weights.mean(dim=0) for m in cross])
     share = weights[:, :, -1].mean().item()
     lines = ["What each piece looked at in the source", "the mean of every layer's heads"]

@@ -10,14 +10,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mt.inspection.attention_maps import AttentionMap, attention_kind
+from mt.inspection.attention_maps import SIDES, AttentionMap, attention_kind
 from mt.inspection.explanation import ExplainedWord
 from mt.inspection.heads import Scoreboard
 from mt.inspection.words import words_of
 
 TEMPLATE = Path(__file__).with_name("attention_page.html")
-SIDES = {"encoder": ("source", "source"), "decoder": ("produced", "read"), "cross": ("produced", "source")}
-"""Whose pieces are a map's queries and keys, by kind."""
 
 
 @dataclass(frozen=True)

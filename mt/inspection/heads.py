@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from mt.inspection.alignment import AlignedPair, Link, alignment_error_rate
-from mt.inspection.attention_maps import AttentionMap, attention_kind, attention_maps, record_weights
+from mt.inspection.attention_maps import AttentionMap, attention_kind, attention_maps, cross_maps, record_weights
 from mt.inspection.words import WORD, merge
 from mt.special_tokens import BOS, EOS
 from mt.tokenizer import Tokenizer
@@ -50,7 +50,7 @@ def score_heads(model: nn.Module, tokenizer: Tokenizer, pairs: Sequence[AlignedP
     places: list[tuple[int, int]] = []
     for pair in pairs:
         src, tgt = tokenizer.encode([pair.src, pair.tgt])
-        cross = [m for m in attention_maps(model, tokenizer, src, tgt) if attention_kind(m.name) == "cross"]
+        cross = cross_maps(attention_maps(model, tokenizer, src, tgt))
         if not cross:
             raise ValueError("this model has no attention over its source")
         places = [(layer, head) for layer, m in enumerate(cross, 1) for head in range(1, len(m.weights) + 1)]

@@ -11,7 +11,7 @@ from rich.constrain import Constrain
 from rich.table import Table
 from rich.text import Text
 
-from mt.inspection.attention_maps import AttentionMap, attention_kind
+from mt.inspection.attention_maps import AttentionMap, cross_maps
 from mt.inspection.explanation import ExplainedWord, Share
 
 # Viridis: dark for a little, bright for much. A 0 keeps the terminal's own background.
@@ -26,7 +26,7 @@ def terminal_map(maps: list[AttentionMap], width: int) -> Constrain:
     Which one head or layer aligns best is known only with the answer in hand; their mean asks for no choice.
     Where the source's EOS takes more than half of the weight, its column gives way to a percentage after each row.
     """
-    cross = [m for m in maps if attention_kind(m.name) == "cross"]
+    cross = cross_maps(maps)
     limit = max(1, min(LABEL, width // 4))
     queries = [_shown(piece, limit) for piece in cross[0].queries]
     keys = [_shown(piece, limit) for piece in cross[0].keys]

@@ -74,7 +74,7 @@ class MultiHeadAttention(nn.Module):
         return self.output(context.flatten(start_dim=2))
 
     def scores(self, q: Float[Tensor, "B Q H E"], k: Float[Tensor, "B K H E"]) -> Float[Tensor, "B H Q K"]:
-        """How well a key answers a query. `mt.model.attention_variants` has other ways to say it."""
+        """How well a key answers a query. Others are in `mt.model.attention_variants`, the default's among them."""
         return torch.einsum("bqhe,bkhe->bhqk", q, k) / math.sqrt(q.shape[-1])
 
     def _split(self, x: Float[Tensor, "B Q D"]) -> Float[Tensor, "B Q H E"]:

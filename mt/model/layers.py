@@ -81,7 +81,7 @@ class DecoderLayer(nn.Module):
         past: the self-attention's keys and values so far, one row a hypothesis; comes back with one position more.
         memory: the cross-attention's, one row a sentence. Its hypotheses stand where queries stand: nothing is copied.
         """
-        h = self.self_attention_norm(x).flatten(end_dim=1)[:, None]
+        h = self.self_attention_norm(x).flatten(end_dim=1)[:, None]  # B·W 1 D
         keys, values = self.self_attention.project(h)
         past = KeysValues(torch.cat([past.keys, keys], dim=1), torch.cat([past.values, values], dim=1))
         all_visible = torch.ones(1, 1, past.keys.shape[1], dtype=torch.bool, device=x.device)

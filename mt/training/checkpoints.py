@@ -85,8 +85,7 @@ class LastCheckpoint(Checkpoint):
         if loop._should_accumulate() or loop._should_check_val_fx(fetcher):
             return
         if stopping or self._late:
-            trainer.save_checkpoint(Path(str(self.dirpath)) / f"{self.filename}.ckpt")
-            self._late = False
+            self._save(trainer)
         self._ending = stopping
 
     def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
@@ -103,8 +102,14 @@ class LastCheckpoint(Checkpoint):
 
     def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         super().on_train_end(trainer, module)
+        if self._late:  # the run ends within a step, whose gradients are dropped
+            self._save(trainer)
         if self._ending:
             self._stop(trainer)
+
+    def _save(self, trainer: L.Trainer) -> None:
+        trainer.save_checkpoint(Path(str(self.dirpath)) / f"{self.filename}.ckpt")
+        self._late = False
 
     def _stopping(self, trainer: L.Trainer) -> bool:
         """The same on all devices, whichever of them got the signal."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import lightning as L
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from mt.data.batching import NONE, Batch
@@ -57,9 +58,9 @@ class TranslationModule(L.LightningModule):
             "corpus": corpus,
             "tokenizer": torch.frombuffer(bytearray(tokenizer.model), dtype=torch.uint8),
         }
-        self._tokens = torch.zeros(())  # target tokens whose gradients wait for the next optimizer step
+        self._step_sums = torch.zeros(3)  # smoothed, nll, tokens: of what waits for the next optimizer step
         self._random_states: tuple[Tensor, list[Tensor]] | None = None  # of the checkpoint that is resumed
-        self._validation = torch.zeros(3)  # smoothed, nll, tokens
+        self._validation_sums = torch.zeros(3)  # smoothed, nll, tokens
 
     @classmethod
     def untrained(cls, settings: Mapping[str, Any], corpus: Corpus) -> "TranslationModule":
@@ -97,11 +98,7 @@ class TranslationModule(L.LightningModule):
         loss = self.loss(batch)
         if not loss.smoothed.isfinite():
             raise ValueError(self._not_finite(batch_index))
-        self._tokens = self._tokens.to(loss.tokens) + loss.tokens
-        if self._is_logged():
-            self.log_dict({"train/loss": loss.smoothed.detach() / loss.tokens, "train/nll": loss.nll / loss.tokens})
-            # Lightning's name for where these stand on TensorBoard's axis
-            self.log("step", self.trainer.global_step + 1.0)
+        self._step_sums = self._step_sums.to(self.device) + _sums(loss)
         return loss.smoothed
 
     def _is_logged(self) -> bool:
@@ -122,12 +119,6 @@ class TranslationModule(L.LightningModule):
         )
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Turn the gradient of a sum into that of a mean per target token, over all micro-batches and devices."""
-        tokens = self.trainer.strategy.reduce(self._tokens, reduce_op="sum")
-        # Lightning has divided each micro-batch by their number, and averaged over the devices.
-        factor = self.trainer.accumulate_grad_batches * self.trainer.world_size / tokens
-        torch._foreach_mul_([p.grad for p in self.parameters() if p.grad is not None], factor)
-        self._tokens = torch.zeros(())
         used = self.trainer.strategy.broadcast(progress(self.trainer))
         rate = self.learning_rate * learning_rate_factor(self.trainer.global_step, self.warmup_steps, used)
         for group in optimizer.param_groups:
@@ -138,12 +129,26 @@ class TranslationModule(L.LightningModule):
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
-        norm = nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val or math.inf)
+        """Turn the gradient of a sum into that of a mean per target token, and bound its norm, in one go.
+
+        The mean is over all micro-batches and devices.
+        """
+        smoothed, nll, tokens = self.trainer.strategy.reduce(self._step_sums, reduce_op="sum")
+        self._step_sums = torch.zeros(3)
+        # Lightning has divided each micro-batch by their number, and averaged over the devices.
+        factor = self.trainer.accumulate_grad_batches * self.trainer.world_size / tokens
+        gradients = [p.grad for p in self.parameters() if p.grad is not None]
+        norm = nn.utils.get_total_norm(gradients) * factor
+        bound = (gradient_clip_val or math.inf) / norm
+        torch._foreach_mul_(gradients, factor * bound.clamp(max=1.0))
         if self._is_logged():
-            self.log("train/gradient_norm", norm)
+            values = {"train/loss": smoothed / tokens, "train/nll": nll / tokens, "train/gradient_norm": norm}
+            self.log_dict(values)
+            # Lightning's name for where these stand on TensorBoard's axis
+            self.log("step", self.trainer.global_step + 1.0)
 
     def on_validation_epoch_start(self) -> None:
-        self._validation = torch.zeros(3, device=self.device)
+        self._validation_sums = torch.zeros(3, device=self.device)
 
     def validation_step(self, batch: Batch, batch_index: int) -> None:
         loss = self.loss(batch)
@@ -151,10 +156,10 @@ class TranslationModule(L.LightningModule):
             raise ValueError(
                 f"the loss is not finite after step {self.trainer.global_step}: lower optimizer.learning_rate"
             )
-        self._validation += torch.stack([part.float() for part in loss])
+        self._validation_sums += _sums(loss)
 
     def on_validation_epoch_end(self) -> None:
-        smoothed, nll, tokens = self.trainer.strategy.reduce(self._validation, reduce_op="sum").tolist()
+        smoothed, nll, tokens = self.trainer.strategy.reduce(self._validation_sums, reduce_op="sum").tolist()
         values = {"val/loss": smoothed / tokens, "val/nll": nll / tokens, "val/perplexity": math.exp(nll / tokens)}
         self.log_dict(values)
         self.log("step", float(self.trainer.global_step))
@@ -175,8 +180,12 @@ class TranslationModule(L.LightningModule):
     def on_train_start(self) -> None:
         if self._random_states is not None:
             torch.set_rng_state(self._random_states[0])
-            for device, state in enumerate(self._random_states[1]):
+            for device, state in zip(range(torch.cuda.device_count()), self._random_states[1], strict=False):
                 torch.cuda.set_rng_state(state, device)
+
+
+def _sums(loss: Loss) -> Float[Tensor, "3"]:
+    return torch.stack([part.detach().float() for part in loss])
 
 
 def _identity(content: dict[str, Any]) -> dict[str, Any]:

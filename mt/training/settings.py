@@ -6,6 +6,7 @@ from inspect import signature
 from typing import Any
 
 import torch
+from lightning.pytorch.callbacks import Timer
 
 from mt.model.build import ARCHITECTURES, build_model
 from mt.search import check_options
@@ -59,7 +60,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         raise ValueError(f"data.one_translation={one!r} is neither true nor false")
     if (start := _value(settings, "embedding_start")) not in EMBEDDING_STARTS:
         raise ValueError(f"embedding_start={start} is none of {', '.join(EMBEDDING_STARTS)}")
-    data, model, decoding = settings["data"], _value(settings, "model"), _value(settings, "decoding")
+    data, model, decoding = (_value(settings, name) for name in ("data", "model", "decoding"))
     if data["batch_tokens"] <= data["max_pieces"]:
         raise ValueError(
             f"data.batch_tokens={data['batch_tokens']} leaves no room for a sentence of "
@@ -68,9 +69,22 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     for name in ("max_steps", "max_epochs", "val_check_interval"):
         if not (value := _value(settings, f"trainer.{name}")):
             raise ValueError(f"trainer.{name}={value}: nothing would be trained, or no checkpoint written")
+    trainer = settings["trainer"]
+    limits = {name: _value(settings, f"trainer.{name}") for name in ("max_time", "max_epochs", "max_steps")}
+    if limits["max_time"] is None and limits["max_epochs"] == limits["max_steps"] == -1:
+        raise ValueError(f"none of {', '.join(f'trainer.{name}' for name in limits)} bounds the run: give one")
+    if Timer(limits["max_time"]).time_remaining() == 0:
+        raise ValueError(f"trainer.max_time={limits['max_time']}: nothing would be trained")
+    for name in ("limit_train_batches", "limit_val_batches"):
+        if trainer.get(name) == 0:
+            raise ValueError(f"trainer.{name}=0: nothing would be trained, or no checkpoint written")
+    if trainer.get("fast_dev_run"):
+        raise ValueError("trainer.fast_dev_run writes no checkpoint to test: experiment=smoke takes seconds")
     clip = _value(settings, "trainer.gradient_clip_val")
     if clip is not None and (type(clip) not in (int, float) or not clip > 0):
         raise ValueError(f"trainer.gradient_clip_val={clip!r} is not a number above 0, or null")
+    if (algorithm := trainer.get("gradient_clip_algorithm")) not in (None, "norm"):
+        raise ValueError(f"trainer.gradient_clip_algorithm={algorithm} is not norm")
     if unknown := settings["optimizer"].keys() - signature(TranslationModule).parameters.keys():
         raise ValueError(f"optimizer.{min(unknown)} is not known")
     _check_kinds("decoding", decoding, check_options)
@@ -82,6 +96,8 @@ def check_settings(settings: Mapping[str, Any]) -> None:
 
 def _check_kinds(group: str, values: Mapping[str, Any], function: Callable[..., Any]) -> None:
     """Numbers are numbers. Their bounds, and which names there are, the function says itself."""
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{group}={values!r} holds no settings")
     for name, parameter in signature(function).parameters.items():
         value = values.get(name, 0)
         if parameter.annotation is int and type(value) is not int:
