@@ -124,6 +124,7 @@ def test_a_vocabulary_is_learnt_from_both_sides_of_evenly_spread_pairs(monkeypat
         numbers = [int(sentence.split()[1]) for sentence in found[::2]]
         assert found == [f"{word} {i}" for i in numbers for word in ("one", "uno")]
         assert most / 2 <= len(numbers) <= most and len(set(np.diff(numbers))) <= 1
+        assert numbers[0] == 0 and 100 - numbers[-1] <= 100 / len(numbers) + 1  # to the end
 
 
 def test_the_split_does_not_depend_on_the_order_of_the_file(corpus: Prepare, tmp_path: Path) -> None:
