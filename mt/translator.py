@@ -24,6 +24,7 @@ FORMAT = 1
 # What bounds memory, whatever the lines are:
 CHUNK = 2_000  # sentences that are sorted by length together; a stream is translated chunk by chunk
 CHUNK_CHARACTERS = 200_000  # no further sentence is added to a chunk of as many
+EXPLAINED = 128  # pieces: a longer source is translated, but alternatives to all its words would take minutes
 LONGEST = 511  # pieces; a longer source is translated in parts
 BATCH_TOKENS = 16_384  # a batch's rows × beam × longest source
 
@@ -64,7 +65,7 @@ class Parting:
 class Explanation:
     translation: Translation
     words: list[ExplainedWord]
-    """Of the best hypothesis; the last one is </s>. None for a blank source, and for one in parts."""
+    """Of the best hypothesis; the last one is </s>. None for a blank source, and for one of more than EXPLAINED."""
     parting: Parting | None
     """None where greedy search finds the same."""
     ending: str
@@ -187,7 +188,7 @@ class Translator:
 
     def attention_maps(self, translation: Translation) -> list[AttentionMap]:
         """What every layer and head looked at, on the way to the best hypothesis. ValueError without attention."""
-        src = self._whole(translation.source)
+        src = self._whole(translation.source, LONGEST)
         maps = attention_maps(self.model, self.tokenizer, src, translation.best.ids)
         if not maps:
             raise ValueError("this model has no attention to show")
@@ -195,7 +196,7 @@ class Translator:
 
     def scenes(self, sentence: str, **options: Any) -> list[Scene]:
         """For `attention_page`: the finished hypotheses of a beam, each with its maps and the reasons of its words."""
-        src = self._whole(sentence)
+        src = self._whole(sentence, EXPLAINED)
         beam = options.get("beam") or self.beam
         (translation,) = self.translate([sentence], **{**options, "nbest": beam})
         return [
@@ -214,18 +215,19 @@ class Translator:
         (translation,) = self.translate([sentence], **options)
         if translation.parts == 0:
             return Explanation(translation, [], None, "The source is blank.")
-        if translation.parts > 1:
-            return Explanation(translation, [], None, f"Translated in {translation.parts} parts: too long to explain.")
-        src = self._whole(sentence)
+        (src,) = self.tokenizer.encode([normalise(sentence)])
+        if len(src) > EXPLAINED:
+            reason = f"A source of {len(src)} pieces is too long to explain: at most {EXPLAINED}."
+            return Explanation(translation, [], None, reason)
         (greedy,) = self.translate([sentence], **{**options, "beam": 1, "nbest": 1})
         words = explain_words(self.model, self.tokenizer, src, translation.best.ids)
         return Explanation(translation, words, self._parting(translation, greedy), _ending(translation, words[-1]))
 
-    def _whole(self, sentence: str) -> list[int]:
-        """Its ids. ValueError for one that is translated in parts."""
+    def _whole(self, sentence: str, most: int) -> list[int]:
+        """Its ids. ValueError for more than `most`."""
         (src,) = self.tokenizer.encode([normalise(sentence)])
-        if len(src) > LONGEST:
-            raise ValueError(f"a sentence of {len(src)} pieces is too long to look into: at most {LONGEST}")
+        if len(src) > most:
+            raise ValueError(f"a sentence of {len(src)} pieces is too long to look into: at most {most}")
         return src
 
     def _parting(self, translation: Translation, greedy: Translation) -> Parting | None:

@@ -150,9 +150,10 @@ def main(cfg: DictConfig) -> None:
         with within_memory():
             train(cfg, Path(HydraConfig.get().runtime.output_dir), Console(markup=False, emoji=False))
     except USERS_ERRORS as error:
-        if HydraConfig.get().mode == RunMode.MULTIRUN:  # the others go on before Hydra raises it again
-            print(f"{HydraConfig.get().job.override_dirname}: {line(error)}", file=sys.stderr)
-        raise
+        if HydraConfig.get().mode != RunMode.MULTIRUN:
+            sys.exit(line(error))
+        print(f"{HydraConfig.get().job.override_dirname}: {line(error)}", file=sys.stderr)
+        raise  # the others go on, then Hydra raises it again
 
 
 if __name__ == "__main__":
