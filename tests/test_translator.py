@@ -168,13 +168,20 @@ def test_the_model_never_sees_a_source_that_is_longer_than_it_may_be(
     assert all(rows * 4 * length <= BATCH_TOKENS for rows, length in seen)
 
 
-def test_what_is_translated_in_parts_can_not_be_looked_into(translator: Translator) -> None:
-    (found,) = translator.translate(["😀" * 500], beam=1, max_length=2)
-    with pytest.raises(ValueError, match="too long to look into: at most 511"):
-        translator.attention_maps(found)
-    explanation = translator.explain(found.source, beam=1, max_length=2)
+@pytest.mark.parametrize("source", ["😀" * 500, "ab " * 150])
+def test_what_is_too_long_to_explain_is_translated_all_the_same(translator: Translator, source: str) -> None:
+    (found,) = translator.translate([source], beam=1, max_length=2)
+    explanation = translator.explain(source, beam=1, max_length=2)
     assert explanation.translation == found and not explanation.words
-    assert explanation.notes == [f"Translated in {found.parts} parts: too long to explain."]
+    (note,) = explanation.notes
+    assert note.endswith("is too long to explain: at most 128.")
+    with pytest.raises(ValueError, match="too long to look into: at most 128"):
+        translator.scenes(source, beam=1, max_length=2)
+    if found.parts == 1:
+        assert translator.attention_maps(found)
+    else:
+        with pytest.raises(ValueError, match="too long to look into: at most 511"):
+            translator.attention_maps(found)
 
 
 def test_a_string_where_a_list_belongs_is_refused(translator: Translator) -> None:
