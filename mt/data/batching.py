@@ -70,7 +70,7 @@ def join(
     do: joined ones show it the places further on (Kondo et al. 2021, arXiv 2104.08478).
     """
     order = random.permutation(len(lengths)).astype(np.int32)
-    # As many rows that the pairs suffice: rows · (1 + share + share²) = pairs.
+    # As many rows as the pairs are enough for: rows · (1 + share + share²) = pairs.
     first = math.ceil(len(order) / sum(share**place for place in range(MOST_JOINED)))
     rows = np.full((first, MOST_JOINED), NONE, np.int32)
     rows[:, 0], order = np.split(order, [first])
