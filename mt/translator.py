@@ -215,18 +215,20 @@ class Translator:
         (translation,) = self.translate([sentence], **options)
         if translation.parts == 0:
             return Explanation(translation, [], None, "The source is blank.")
-        (src,) = self.tokenizer.encode([normalise(sentence)])
-        if len(src) > EXPLAINED:
+        if len(src := self._ids(sentence)) > EXPLAINED:
             reason = f"A source of {len(src)} pieces is too long to explain: at most {EXPLAINED}."
             return Explanation(translation, [], None, reason)
         (greedy,) = self.translate([sentence], **{**options, "beam": 1, "nbest": 1})
         words = explain_words(self.model, self.tokenizer, src, translation.best.ids)
         return Explanation(translation, words, self._parting(translation, greedy), _ending(translation, words[-1]))
 
+    def _ids(self, sentence: str) -> list[int]:
+        (ids,) = self.tokenizer.encode([normalise(sentence)])
+        return ids
+
     def _whole(self, sentence: str, most: int) -> list[int]:
         """Its ids. ValueError for more than `most`."""
-        (src,) = self.tokenizer.encode([normalise(sentence)])
-        if len(src) > most:
+        if len(src := self._ids(sentence)) > most:
             raise ValueError(f"a sentence of {len(src)} pieces is too long to look into: at most {most}")
         return src
 

@@ -121,9 +121,9 @@ def _alternatives(
         begun += sorted(ways, key=lambda a: a.log_probability, reverse=True)[: 2 * SHOWN]
     finished = [a for a in begun if a.ids[-1] == EOS]
     going_on = [a for a in begun if a.ids[-1] != EOS]
+    rows = max(1, PIECES // (len(tgt) + 1 + CONTINUED))
     for _ in range(CONTINUED):
         still = []
-        rows = max(1, PIECES // (len(tgt) + 1 + CONTINUED))
         for start in range(0, len(going_on), rows):
             part = going_on[start : start + rows]
             lasts = [len(a.ids) for a in part]

@@ -22,7 +22,7 @@ from mt.data.batching import Batch, pad
 from mt.model.encoder_decoder import EncoderDecoder
 from mt.model.evaluating import evaluating
 from mt.search import default_max_length
-from mt.special_tokens import BOS, EOS, PAD, UNK
+from mt.special_tokens import BOS, EOS, NEVER, PAD
 from mt.training.datamodule import TranslationData, loader
 from mt.training.module import TranslationModule
 from mt.translator import Translator
@@ -186,7 +186,7 @@ def plain_greedy(model: EncoderDecoder, sources: Sequence[Sequence[int]], max_le
     ended = torch.zeros(len(src), dtype=torch.bool)
     while not ended.all():
         logits = model(src, tgt)[:, -1]
-        logits[:, [PAD, UNK, BOS]] = -torch.inf
+        logits[:, NEVER] = -torch.inf
         last = logits.argmax(dim=-1).masked_fill(bounds == tgt.shape[1], EOS).masked_fill(ended, PAD)
         tgt = torch.cat([tgt, last[:, None]], dim=1)
         ended |= last == EOS
