@@ -3,7 +3,7 @@
 # ruff: noqa: E402
 import sys
 
-from mt.command import end_by_signals, open_streams, outlive_readers, refusal, within_memory
+from mt.command import end_by_signals, keep_freed_memory, open_streams, outlive_readers, refusal, within_memory
 
 end_by_signals()
 
@@ -159,6 +159,7 @@ def main(cfg: DictConfig) -> None:
 if __name__ == "__main__":
     open_streams()
     outlive_readers()
+    keep_freed_memory()
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra's own errors come here, rather than in its many lines
     try:
         main()

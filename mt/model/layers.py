@@ -20,6 +20,15 @@ class KeysValues(NamedTuple):
         return KeysValues(self.keys[index], self.values[index])
 
 
+class LayerNorm(nn.LayerNorm):
+    """Under autocast its output has autocast's type at once, instead of being cast by each product that takes it."""
+
+    def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        h = super().forward(x)
+        device = x.device.type
+        return h.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else h
+
+
 class FeedForward(nn.Sequential):
     """max(0, x W₁ + b₁) W₂ + b₂ at every position alone."""
 
@@ -32,9 +41,9 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, *, attention: str, d_model: int, num_heads: int, d_ff: int, dropout: float) -> None:
         super().__init__()
-        self.self_attention_norm = nn.LayerNorm(d_model)
+        self.self_attention_norm = LayerNorm(d_model)
         self.self_attention = make_attention(attention, d_model=d_model, num_heads=num_heads, dropout=dropout)
-        self.feed_forward_norm = nn.LayerNorm(d_model)
+        self.feed_forward_norm = LayerNorm(d_model)
         self.feed_forward = FeedForward(d_model=d_model, d_ff=d_ff, dropout=dropout)
         self.dropout = Dropout(dropout)
 
@@ -49,11 +58,11 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, *, attention: str, d_model: int, num_heads: int, d_ff: int, dropout: float) -> None:
         super().__init__()
-        self.self_attention_norm = nn.LayerNorm(d_model)
+        self.self_attention_norm = LayerNorm(d_model)
         self.self_attention = make_attention(attention, d_model=d_model, num_heads=num_heads, dropout=dropout)
-        self.cross_attention_norm = nn.LayerNorm(d_model)
+        self.cross_attention_norm = LayerNorm(d_model)
         self.cross_attention = make_attention(attention, d_model=d_model, num_heads=num_heads, dropout=dropout)
-        self.feed_forward_norm = nn.LayerNorm(d_model)
+        self.feed_forward_norm = LayerNorm(d_model)
         self.feed_forward = FeedForward(d_model=d_model, d_ff=d_ff, dropout=dropout)
         self.dropout = Dropout(dropout)
 

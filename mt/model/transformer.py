@@ -12,7 +12,7 @@ from mt.model.attention import MultiHeadAttention
 from mt.model.dropout import Dropout
 from mt.model.embedding import Embedding
 from mt.model.encoder_decoder import EncoderDecoder
-from mt.model.layers import DecoderLayer, EncoderLayer, KeysValues
+from mt.model.layers import DecoderLayer, EncoderLayer, KeysValues, LayerNorm
 from mt.model.masks import causal_mask, padding_mask
 
 
@@ -20,7 +20,7 @@ class Encoder(nn.Module):
     def __init__(self, layers: Iterable[EncoderLayer], *, d_model: int) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
-        self.norm = nn.LayerNorm(d_model)
+        self.norm = LayerNorm(d_model)
 
     def forward(self, x: Float[Tensor, "B S D"], src_mask: Bool[Tensor, "B 1 S"]) -> Float[Tensor, "B S D"]:
         for layer in self.layers:
@@ -32,7 +32,7 @@ class Decoder(nn.Module):
     def __init__(self, layers: Iterable[DecoderLayer], *, d_model: int) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
-        self.norm = nn.LayerNorm(d_model)
+        self.norm = LayerNorm(d_model)
 
     def forward(
         self,
