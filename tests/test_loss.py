@@ -39,6 +39,14 @@ def test_the_loss_and_its_gradients_are_those_of_torch(smoothing: float, scale: 
     assert (found[0][tgt_out == PAD] == 0).all()
 
 
+def test_a_target_without_any_probability_left_has_torchs_finite_loss() -> None:
+    x, embedding, tgt_out = data()
+    x = 100 * x.detach()  # probabilities down to e^-1000, which float32 has as 0
+    loss = cross_entropy(x, embedding, tgt_out, 0.1)
+    assert loss.nll / loss.tokens > 200
+    torch.testing.assert_close(loss.smoothed, plain(x, embedding, tgt_out, 0.1))
+
+
 @pytest.mark.parametrize("smoothing", SMOOTHING)
 def test_nll_is_unsmoothed_and_carries_no_gradient(smoothing: float) -> None:
     x, embedding, tgt_out = data()

@@ -14,7 +14,7 @@ from mt.model.attention import AttentionWeights, MultiHeadAttention
 from mt.model.dropout import Dropout
 from mt.model.embedding import Embedding, sinusoidal_positions
 from mt.model.encoder_decoder import EncoderDecoder
-from mt.model.layers import DecoderLayer, EncoderLayer
+from mt.model.layers import DecoderLayer, EncoderLayer, LayerNorm
 from mt.model.transformer import Transformer
 from mt.special_tokens import BOS, EOS, PAD
 from mt.training.loss import cross_entropy
@@ -137,6 +137,15 @@ def test_a_row_of_padding_alone_leaves_loss_and_gradients_finite(any_model: Enco
     for name, parameter in any_model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
+
+
+def test_under_autocast_a_layers_norm_hands_over_autocasts_type_with_torchs_values() -> None:
+    norm, x = LayerNorm(D), torch.randn(B, T, D)
+    torch.nn.init.normal_(norm.weight)
+    expected = F.layer_norm(x, [D], norm.weight, norm.bias)
+    assert torch.equal(norm(x), expected)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(norm(x), expected.bfloat16())
 
 
 def test_weights_sum_to_1_before_dropout_and_hidden_keys_get_exactly_0(model: Transformer) -> None:

@@ -25,8 +25,10 @@ class CosineAttention(MultiHeadAttention):
         self.gain = nn.Parameter(torch.full((num_heads,), 10.0))
 
     def scores(self, q: Float[Tensor, "B Q H E"], k: Float[Tensor, "B K H E"]) -> Float[Tensor, "B H Q K"]:
-        lengths = torch.einsum("bqh,bkh->bhqk", q.norm(dim=-1), k.norm(dim=-1))
-        cosine = torch.einsum("bqhe,bkhe->bhqk", q, k) / lengths.clamp(min=1e-6)
+        # Heads apart in memory, so that the two gradients of q (and of k) are added in the order in which they lie.
+        q, k = q.transpose(1, 2).contiguous(), k.transpose(1, 2).contiguous()
+        lengths = torch.einsum("bhq,bhk->bhqk", q.norm(dim=-1), k.norm(dim=-1))
+        cosine = torch.einsum("bhqe,bhke->bhqk", q, k) / lengths.clamp(min=1e-6)
         return self.gain[:, None, None] * cosine
 
 

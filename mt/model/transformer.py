@@ -32,7 +32,7 @@ class Decoder(nn.Module):
     def __init__(self, layers: Iterable[DecoderLayer], *, d_model: int) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
-        self.norm = LayerNorm(d_model)
+        self.norm = nn.LayerNorm(d_model)  # float32 for the loss, also under autocast
 
     def forward(
         self,
