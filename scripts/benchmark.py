@@ -25,7 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from torch import Tensor, nn
 
-from mt.command import command, keep_freed_memory
+from mt.command import command
 from mt.model.embedding import Embedding
 from mt.runs import BEST, checkpoint_of
 from mt.special_tokens import PAD
@@ -159,6 +159,5 @@ if __name__ == "__main__":
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     for module in ("lightning", "torch.nn.modules.transformer"):
         warnings.filterwarnings("ignore", module=module)
-    keep_freed_memory()
     with command(TypeError, HydraException, OmegaConfBaseException):
         main()

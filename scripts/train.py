@@ -3,7 +3,7 @@
 # ruff: noqa: E402
 import sys
 
-from mt.command import end_by_signals, keep_freed_memory, open_streams, outlive_readers, refusal, within_memory
+from mt.command import arrange_memory, end_by_signals, open_streams, outlive_readers, refusal, within_memory
 
 end_by_signals()
 
@@ -146,6 +146,7 @@ def line(error: BaseException) -> str:
 def main(cfg: DictConfig) -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module="lightning")
+    arrange_memory()  # here, where each process of a sweep comes by
     try:
         with within_memory():
             train(cfg, Path(HydraConfig.get().runtime.output_dir), Console(markup=False, emoji=False))
@@ -159,7 +160,6 @@ def main(cfg: DictConfig) -> None:
 if __name__ == "__main__":
     open_streams()
     outlive_readers()
-    keep_freed_memory()
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra's own errors come here, rather than in its many lines
     try:
         main()

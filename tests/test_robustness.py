@@ -364,9 +364,9 @@ def test_too_little_memory_is_one_line_in_every_command() -> None:
 def test_kept_memory_costs_no_faults_when_it_is_taken_anew() -> None:
     taking = """
 import resource, sys, torch
-from mt.command import keep_freed_memory
+from mt.command import arrange_memory
 if sys.argv[1] == "kept":
-    keep_freed_memory()
+    arrange_memory()
 faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 def take():
     [torch.ones(2**21) for _ in range(12)]  # 8 MB each: together more than what glibc keeps by itself
