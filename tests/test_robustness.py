@@ -3,7 +3,6 @@
 import json
 import os
 import pickle
-import platform
 import random
 import resource
 import shlex
@@ -358,29 +357,6 @@ def test_too_little_memory_is_one_line_in_every_command() -> None:
     with pytest.raises(SystemExit, match="not enough memory") as ended, command():
         torch.empty(10**17)
     assert "\n" not in str(ended.value)
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc gives large blocks back so soon")
-def test_kept_memory_costs_no_faults_when_it_is_taken_anew() -> None:
-    taking = """
-import resource, sys, torch
-from mt.command import arrange_memory
-if sys.argv[1] == "kept":
-    arrange_memory()
-faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-def take():
-    [torch.ones(2**21) for _ in range(12)]  # 8 MB each: together more than what glibc keeps by itself
-take(), take()
-before = faults()
-take(), take(), take()
-print(faults() - before)
-"""
-    kept, given_back = (
-        int(subprocess.run([sys.executable, "-c", taking, how], capture_output=True, check=True).stdout)
-        for how in ("kept", "given back")
-    )
-    assert kept < given_back / 10
-    assert given_back > 1_000  # or there would be nothing to keep it from
 
 
 def test_a_moved_run_keeps_its_best_score(tmp_path: Path) -> None:
