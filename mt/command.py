@@ -1,4 +1,4 @@
-"""How a command of `scripts/` ends: with its output, or with one line that says why not."""
+"""How a command of `scripts/` begins, and ends: with its output, or with one line that says why not."""
 
 import ctypes
 import io
@@ -71,8 +71,8 @@ def arrange_memory() -> None:
     """What this process keeps of its memory, for speed, and what it doesn't. Before torch computes anything.
 
     glibc would give large blocks back to the system as soon as they are freed, and each of their pages costs a fault
-    when the next tensor takes it anew: a tenth of a training step. oneDNN would keep 1,024 compiled products, up to
-    two megabytes each in bf16, for the shapes of batches are many: gigabytes, in an hour.
+    when the next tensor takes it anew: a tenth of a training step. oneDNN would keep 1,024 compiled products, for the
+    shapes of batches are many: in bf16 hundreds of megabytes more.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):

@@ -25,12 +25,12 @@ from hydra.utils import instantiate
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loggers import TensorBoardLogger
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 from rich.console import Console
 
 from mt.runs import BEST, LAST, checkpoint_of, run_folder
 from mt.training.callbacks import Throughput
-from mt.training.checkpoints import WholeFiles, load_to_resume
+from mt.training.checkpoints import WholeFiles, load_to_resume, mode_of
 from mt.training.datamodule import TranslationData
 from mt.training.module import TranslationModule
 from mt.training.precision import choose_precision
@@ -39,6 +39,7 @@ from mt.training.settings import check_settings
 from mt.translator import Translator
 
 OmegaConf.register_new_resolver("run_folder", run_folder, use_cache=True)
+OmegaConf.register_new_resolver("mode_of", mode_of)
 
 
 def train(cfg: DictConfig, run: Path, console: Console) -> None:
@@ -138,7 +139,8 @@ USERS_ERRORS = (
 
 
 def line(error: BaseException) -> str:
-    reason = error.__cause__ if isinstance(error, InstantiationException) and error.__cause__ else error
+    within = (InstantiationException, InterpolationResolutionError)  # of Hydra, around what says why
+    reason = error.__cause__ if isinstance(error, within) and error.__cause__ else error
     return refusal(reason).partition(" Config search path")[0]
 
 

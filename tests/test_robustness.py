@@ -1,5 +1,6 @@
 """What a hostile world does to a run: kills, full disks, planted checkpoints, nonsense on the command line, noise."""
 
+import ctypes
 import json
 import os
 import pickle
@@ -250,6 +251,7 @@ TRAIN = [
     ("decoding=null", "decoding=None"),
     ("+trainer.foo=1", "foo"),
     ("callbacks.checkpoint=null", "callbacks.checkpoint"),
+    ("callbacks.checkpoint.monitor=val/bluff", "callbacks.checkpoint.monitor=val/bluff is none of val/loss, "),
     ("callbacks.translations.num_scored=0", "num_scored=0"),
     ("+callbacks.foo._target_=os.getcwd", "callbacks.foo"),
     ("seed=-1", "seed=-1"),
@@ -357,6 +359,36 @@ def test_too_little_memory_is_one_line_in_every_command() -> None:
     with pytest.raises(SystemExit, match="not enough memory") as ended, command():
         torch.empty(10**17)
     assert "\n" not in str(ended.value)
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="glibc's, since 2.33")
+def test_memory_that_is_freed_stays_with_the_process() -> None:
+    """Asked of glibc itself: what it has mapped outside of its heap, and the heap's size."""
+    asking = """
+import ctypes, sys
+from mt.command import arrange_memory
+if sys.argv[1] == "arranged":
+    arrange_memory()
+names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+class Info(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in names.split()]
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype, libc.malloc.restype = Info, ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+mapped = libc.mallinfo2().hblkhd
+blocks = [libc.malloc(2**24) for _ in range(12)]
+with_blocks = libc.mallinfo2()
+for block in reversed(blocks):
+    libc.free(block)
+print(with_blocks.hblkhd - mapped, with_blocks.arena, libc.mallinfo2().arena)
+"""
+    arranged, unarranged = (
+        list(map(int, subprocess.check_output([sys.executable, "-c", asking, how]).split()))
+        for how in ("arranged", "as it is")
+    )
+    mapped, heap, heap_afterwards = arranged
+    assert mapped == 0 and heap_afterwards == heap > 12 * 2**24
+    assert unarranged[0] > 0  # goes back to the system as soon as it is freed
 
 
 def test_a_moved_run_keeps_its_best_score(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from rich.cells import cell_len
 
 from mt.data.readers import EVERYDAY
 from mt.model.build import build_model
+from mt.translator import load_checkpoint
 
 ROOT = Path(__file__).parents[1]
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
@@ -92,6 +93,23 @@ def test_tensorboard_gets_scalars_translations_pictures_and_hyperparameters(fold
     settings = OmegaConf.load(run_folder / ".hydra" / "config.yaml")
     groups = {f"{group}/{name}" for group in ("data", "model", "optimizer", "decoding") for name in settings[group]}
     assert set(HParamsPluginData.FromString(start).session_start_info.hparams) == groups | {"seed", "embedding_start"}
+
+
+def test_the_best_checkpoint_is_that_of_the_least_validation_loss(folder: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (run_folder,) = folder.glob("runs/*")
+    losses = EventAccumulator(str(run_folder)).Reload().Scalars("val/loss")
+    assert len(losses) == 2
+    assert load_checkpoint(run_folder / "best.ckpt")["global_step"] == min(losses, key=lambda loss: loss.value).step
+
+
+@pytest.mark.parametrize(("metric", "mode"), [("val/perplexity", "min"), ("val/chrf", "max")])
+def test_another_metric_brings_its_mode(folder: Path, metric: str, mode: str) -> None:
+    settings = ("callbacks=early_stopping", f"callbacks.checkpoint.monitor={metric}", "--cfg", "job", "--resolve")
+    callbacks = OmegaConf.create(output(run(folder, "scripts/train.py", *settings))).callbacks
+    for callback in (callbacks.checkpoint, callbacks.early_stopping):
+        assert (callback.monitor, callback.mode) == (metric, mode)
 
 
 def test_every_way_of_giving_sentences_gives_the_same_translations(folder: Path) -> None:

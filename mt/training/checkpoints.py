@@ -38,6 +38,16 @@ class WholeFiles(TorchCheckpointIO):
             raise OSError(f"{path} can't be written: {error.strerror}") from None
 
 
+MODES = {"val/loss": "min", "val/nll": "min", "val/perplexity": "min", "val/bleu": "max", "val/chrf": "max"}
+
+
+def mode_of(metric: str) -> str:
+    """Whether the least or the most of a metric is the best. ValueError for one that isn't known here."""
+    if metric not in MODES:
+        raise ValueError(f"callbacks.checkpoint.monitor={metric} is none of {', '.join(MODES)}: give its mode, too")
+    return MODES[metric]
+
+
 class Checkpoint(ModelCheckpoint):
     """Lightning's, which would forget the best score of a run whose folder was renamed, and the run's precision."""
 
