@@ -76,8 +76,8 @@ def arrange_memory() -> None:
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "256")
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        libc.mallopt(-3, 2**25)  # M_MMAP_THRESHOLD, at its most: only blocks above 32 MB go back by themselves
-        libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: nor does the end of the heap
+        libc.mallopt(-3, 2**25)  # M_MMAP_THRESHOLD, at its most: only blocks above 32 MB go back at once
+        libc.mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD, at its most: nor does the end of the heap, below 2 GB
 
 
 @contextmanager

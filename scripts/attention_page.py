@@ -3,10 +3,14 @@
 python scripts/attention_page.py [runs/NAME] [--output FILE.html]
 """
 
+# ruff: noqa: E402
+from mt.command import command, end_by_signals
+
+end_by_signals()
+
 import argparse
 from pathlib import Path
 
-from mt.command import command
 from mt.inspection.film import attention_page, read_film
 from mt.runs import newest_checkpoint
 

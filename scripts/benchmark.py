@@ -8,27 +8,28 @@ python scripts/benchmark.py model=tiny data.batch_tokens=4096
 Further arguments are overrides, as train.py takes them. Everything runs on the processor.
 """
 
+# ruff: noqa: E402
+from mt.command import command, end_by_signals
+
+end_by_signals()
+
 import argparse
 import json
 import logging
 import tempfile
 import warnings
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
 import torch
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
-from jaxtyping import Float, Int
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
-from torch import Tensor, nn
 
-from mt.command import command
-from mt.model.embedding import Embedding
 from mt.runs import BEST, checkpoint_of
-from mt.special_tokens import PAD
 from mt.training.benchmark import decoding, input_pipeline, matrix_products, startup, training
 from mt.training.benchmark_report import Results, results_table
 from mt.training.datamodule import TranslationData
@@ -40,48 +41,6 @@ from mt.translator import Translator
 ROOT = Path(__file__).resolve().parents[1]
 BUDGET = 4_096  # of the batches whose padding is measured
 CUT = 12  # pieces: an untrained model's translations end nowhere
-
-
-class UsualTransformer(nn.Module):
-    """The same network as it is usually put together: `torch.nn.Transformer` and its masks, one embedding.
-
-    Its attention is torch's scaled dot product, also beside a model that scores by cosine.
-    """
-
-    def __init__(
-        self,
-        *,
-        architecture: str,
-        attention: str,
-        positions: str,
-        vocab_size: int,
-        d_model: int,
-        num_heads: int,
-        d_ff: int,
-        encoder_layers: int,
-        decoder_layers: int,
-        dropout: float,
-    ) -> None:
-        super().__init__()
-        if attention not in ("scaled_dot_product", "cosine"):
-            raise ValueError(f"torch has no {architecture} with attention={attention} to measure against")
-        self.embedding = Embedding(vocab_size=vocab_size, d_model=d_model, positions=positions)
-        self.dropout = nn.Dropout(dropout)
-        self.transformer = nn.Transformer(
-            d_model, num_heads, encoder_layers, decoder_layers, d_ff, dropout, batch_first=True, norm_first=True
-        )
-
-    def forward(self, src: Int[Tensor, "B S"], tgt_in: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
-        hidden = src == PAD  # as torch has it: True = may not attend
-        x = self.transformer(
-            self.dropout(self.embedding(src)),
-            self.dropout(self.embedding(tgt_in)),
-            tgt_mask=torch.ones(tgt_in.shape[1], tgt_in.shape[1], dtype=torch.bool).triu(1),
-            src_key_padding_mask=hidden,
-            tgt_key_padding_mask=tgt_in == PAD,
-            memory_key_padding_mask=hidden,
-        )
-        return nn.functional.linear(x, self.embedding.token.weight)
 
 
 def main() -> None:
@@ -111,12 +70,10 @@ def main() -> None:
     module = TranslationModule.untrained(settings, corpus)
     precision, _ = choose_precision("cpu") if cfg.precision == "auto" else (cfg.precision, "")
     sizes = {"vocab_size": len(corpus.tokenizer), **settings["model"]}
-    usual_model = UsualTransformer(**sizes)
     matmul = matrix_products(sizes, cfg.data.batch_tokens, 10 * rounds)
     step = training(
         module,
         data,
-        usual_model,
         precision=precision,
         gigaflops=max(matmul.values()),
         steps=steps,
@@ -157,7 +114,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
-    for module in ("lightning", "torch.nn.modules.transformer"):
-        warnings.filterwarnings("ignore", module=module)
-    with command(TypeError, HydraException, OmegaConfBaseException):
+    warnings.filterwarnings("ignore", module="lightning")
+    with command(TypeError, BrokenProcessPool, HydraException, OmegaConfBaseException):
         main()

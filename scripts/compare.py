@@ -6,11 +6,15 @@ python scripts/compare.py runs/FIRST runs/SECOND --figure chart.png
 A run is named by the overrides in which it differs from the others; the table is Markdown.
 """
 
+# ruff: noqa: E402
+from mt.command import command, end_by_signals
+
+end_by_signals()
+
 import argparse
 import sys
 from pathlib import Path
 
-from mt.command import command
 from mt.inspection.figures import save_figure
 from mt.training.comparison import comparison_figure, comparison_table, read_runs
 

@@ -6,6 +6,11 @@ Beside the alignment error rate: how widely a head looks, what share of it lies 
 along, and what chrF loses on the same sentences when it is switched off.
 """
 
+# ruff: noqa: E402
+from mt.command import check_writable, command, end_by_signals
+
+end_by_signals()
+
 import argparse
 import json
 import sys
@@ -14,7 +19,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from mt.command import check_writable, command
 from mt.inspection.alignment import aligned_pairs, baseline_aer
 from mt.inspection.figures import picture_format
 from mt.inspection.heads import score_heads

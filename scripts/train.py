@@ -25,21 +25,20 @@ from hydra.utils import instantiate
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loggers import TensorBoardLogger
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 
 from mt.runs import BEST, LAST, checkpoint_of, run_folder
 from mt.training.callbacks import Throughput
-from mt.training.checkpoints import WholeFiles, load_to_resume, mode_of
+from mt.training.checkpoints import WholeFiles, load_to_resume
 from mt.training.datamodule import TranslationData
 from mt.training.module import TranslationModule
-from mt.training.precision import choose_precision
+from mt.training.precision import check_precision, choose_precision
 from mt.training.report import corpus_table, evaluate, print_report, write_summary
 from mt.training.settings import check_settings
 from mt.translator import Translator
 
 OmegaConf.register_new_resolver("run_folder", run_folder, use_cache=True)
-OmegaConf.register_new_resolver("mode_of", mode_of)
 
 
 def train(cfg: DictConfig, run: Path, console: Console) -> None:
@@ -77,6 +76,7 @@ def train(cfg: DictConfig, run: Path, console: Console) -> None:
         default_root_dir=run,
     )
 
+    check_precision(precision, trainer.precision)
     console.quiet = not trainer.is_global_zero
     started = time.perf_counter()
     data = TranslationData.prepare(settings["data"], cfg.seed)
@@ -139,8 +139,8 @@ USERS_ERRORS = (
 
 
 def line(error: BaseException) -> str:
-    within = (InstantiationException, InterpolationResolutionError)  # of Hydra, around what says why
-    reason = error.__cause__ if isinstance(error, within) and error.__cause__ else error
+    hydras = isinstance(error, InstantiationException)  # around what says why
+    reason = error.__cause__ if hydras and error.__cause__ else error
     return refusal(reason).partition(" Config search path")[0]
 
 

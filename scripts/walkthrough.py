@@ -5,6 +5,11 @@ python scripts/walkthrough.py "The dog sleeps under the table." --html walkthrou
 python scripts/walkthrough.py --checkpoint [PATH]                   (a trained model's own matrices, and "bank")
 """
 
+# ruff: noqa: E402
+from mt.command import check_writable, command, end_by_signals
+
+end_by_signals()
+
 import argparse
 import io
 import itertools
@@ -20,7 +25,6 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from mt.command import check_writable, command
 from mt.data.cleaning import normalise
 from mt.data.readers import EVERYDAY
 from mt.inspection.attention_maps import attention_maps

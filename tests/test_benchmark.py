@@ -1,7 +1,7 @@
 """What the benchmark measures is what it says: the same network, the same operations, the same translations."""
 
-import runpy
-from pathlib import Path
+import itertools
+import time
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from mt.model.transformer import Transformer
 from mt.special_tokens import BOS, EOS, PAD
 from mt.training.benchmark import batch_flops, decoding, medians, plain_greedy, step_flops
 from mt.training.module import TranslationModule
+from mt.training.usual_code import UsualTransformer
 
 SIZES = {"vocab_size": 19, "d_model": 12, "num_heads": 3, "d_ff": 20, "encoder_layers": 2, "decoder_layers": 3}
 KIND = {"attention": "scaled_dot_product", "positions": "sinusoidal"}
@@ -26,9 +27,7 @@ def test_the_usual_code_is_the_same_network() -> None:
     ours = Transformer(**SIZES, **KIND, dropout=0.1).eval()
     for parameter in ours.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
-    script = Path(__file__).parents[1] / "scripts" / "benchmark.py"
-    usual = runpy.run_path(str(script))["UsualTransformer"]
-    theirs = usual(architecture="transformer", **SIZES, **KIND, dropout=0.1).eval()
+    theirs = UsualTransformer(architecture="transformer", **SIZES, **KIND, dropout=0.1).eval()
     state = ours.state_dict()
     names = {
         "self_attn.out_proj": "self_attention.output",
@@ -88,11 +87,14 @@ def test_tasks_take_turns_and_the_middle_of_what_they_return_counts() -> None:
 
 @pytest.mark.parametrize("max_length", [None, 5])
 def test_the_plain_loop_translates_a_batch_as_the_search_does(
-    module: TranslationModule, max_length: int | None
+    module: TranslationModule, max_length: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sentences = [source for source, _ in PAIRS[::9]] + ["two", "I want a red chair. " * 3]
     found = decoding(module.translator, sentences, max_length=max_length, singles=1, rounds=1)
     assert found["identical"] == 1
     assert found["greedy_ratio"] == pytest.approx(found["greedy_per_second"] / found["plain_greedy_per_second"])
+    monkeypatch.setattr(time, "perf_counter", itertools.count().__next__)  # whatever is measured takes a second
+    found = decoding(module.translator, sentences, max_length=5, singles=1_000, rounds=1)
+    assert found["single_per_second"] == found["greedy_per_second"] == len(sentences)
     (ids,) = plain_greedy(module.model, [[*module.translator.tokenizer.encode(sentences[-1:])[0], EOS]], 5)
     assert len(ids) < 5

@@ -230,6 +230,7 @@ TRAIN = [
     ("decoding.length_penalty=", "decoding.length_penalty=''"),
     ("+decoding.width=3", "width"),
     ("precision=foo", "foo"),
+    ("precision=16-mixed trainer.accelerator=cpu", "precision=16-mixed is for GPUs: a processor has bf16-mixed"),
     ("trainer.accelerator=quantum", "quantum"),
     ("trainer.devices=0", "devices=0"),
     ("trainer.max_time=soon", "soon"),
@@ -251,7 +252,8 @@ TRAIN = [
     ("decoding=null", "decoding=None"),
     ("+trainer.foo=1", "foo"),
     ("callbacks.checkpoint=null", "callbacks.checkpoint"),
-    ("callbacks.checkpoint.monitor=val/bluff", "callbacks.checkpoint.monitor=val/bluff is none of val/loss, "),
+    ("callbacks.checkpoint.monitor=val/bluff", "train.py: monitor=val/bluff is none of val/loss, "),
+    ("callbacks=early_stopping callbacks.early_stopping.monitor=val/bluff", "train.py: monitor=val/bluff is none of "),
     ("callbacks.translations.num_scored=0", "num_scored=0"),
     ("+callbacks.foo._target_=os.getcwd", "callbacks.foo"),
     ("seed=-1", "seed=-1"),
@@ -359,6 +361,16 @@ def test_too_little_memory_is_one_line_in_every_command() -> None:
     with pytest.raises(SystemExit, match="not enough memory") as ended, command():
         torch.empty(10**17)
     assert "\n" not in str(ended.value)
+
+
+def test_compiled_products_are_bounded_unless_the_user_has_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
+    monkeypatch.delenv(name, raising=False)
+    with command():
+        assert int(os.environ[name]) < 1024  # oneDNN's own
+    monkeypatch.setenv(name, "7")
+    with command():
+        assert os.environ[name] == "7"
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="glibc's, since 2.33")

@@ -8,10 +8,13 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from conftest import PAIRS, VOCAB_SIZE
 from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from rich.cells import cell_len
 
@@ -104,12 +107,19 @@ def test_the_best_checkpoint_is_that_of_the_least_validation_loss(folder: Path) 
     assert load_checkpoint(run_folder / "best.ckpt")["global_step"] == min(losses, key=lambda loss: loss.value).step
 
 
-@pytest.mark.parametrize(("metric", "mode"), [("val/perplexity", "min"), ("val/chrf", "max")])
-def test_another_metric_brings_its_mode(folder: Path, metric: str, mode: str) -> None:
-    settings = ("callbacks=early_stopping", f"callbacks.checkpoint.monitor={metric}", "--cfg", "job", "--resolve")
-    callbacks = OmegaConf.create(output(run(folder, "scripts/train.py", *settings))).callbacks
-    for callback in (callbacks.checkpoint, callbacks.early_stopping):
-        assert (callback.monitor, callback.mode) == (metric, mode)
+def test_a_metric_brings_its_mode_and_early_stopping_follows_the_checkpoint() -> None:
+    def callbacks(*settings: str) -> list[Any]:
+        with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+            found = compose("train", ["callbacks=early_stopping", *settings]).callbacks
+        found.checkpoint.dirpath = None
+        return [instantiate(found.checkpoint), instantiate(found.early_stopping)]
+
+    for settings, expected in (
+        ([], [("val/loss", "min"), ("val/loss", "min")]),
+        (["callbacks.checkpoint.monitor=val/chrf"], [("val/chrf", "max"), ("val/chrf", "max")]),
+        (["callbacks.early_stopping.monitor=val/bleu"], [("val/loss", "min"), ("val/bleu", "max")]),
+    ):
+        assert [(callback.monitor, callback.mode) for callback in callbacks(*settings)] == expected
 
 
 def test_every_way_of_giving_sentences_gives_the_same_translations(folder: Path) -> None:
@@ -251,8 +261,26 @@ def test_a_resumed_run_keeps_its_precision_however_a_new_measurement_comes_out(f
     assert json.loads((tmp_path / "summary.json").read_text())["precision"] == other
 
 
-def test_only_a_transformer_is_measured_beside_torchs(folder: Path) -> None:
-    assert "model.architecture=recurrent" in refusal(run(folder, "scripts/benchmark.py", "--quick", "model=recurrent"))
+def test_a_run_is_not_resumed_with_another_metric_for_its_best_checkpoint(folder: Path) -> None:
+    (old,) = folder.glob("runs/*")
+    before = (old / "best.ckpt").read_bytes()
+    command = ("experiment=smoke", f"data.cache_dir='{folder}/cache'", f"resume='{old}'", "trainer.max_steps=9")
+    said = refusal(run(folder, "scripts/train.py", *command, "callbacks.checkpoint.monitor=val/chrf"))
+    assert "can't resume: callbacks.checkpoint.monitor: checkpoint val/loss, this run val/chrf" in said
+    assert (old / "best.ckpt").read_bytes() == before
+
+
+def test_what_can_not_be_measured_is_said_in_a_line(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "few.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in PAIRS), encoding="utf-8")
+    few = f"--data few.tsv data.vocab_size={VOCAB_SIZE} data.held_out=5 data.batch_tokens=4096 data.cache_dir=cache"
+    for arguments, message in (
+        ("model=recurrent", "model.architecture=recurrent"),
+        ("model=tiny model.attention=additive", "attention=additive"),
+        ("precision=16-mixed", "precision=16-mixed is for GPUs"),
+        (f"{few} model=tiny", "is too short to measure"),
+    ):
+        said = refusal(run(tmp_path, "scripts/benchmark.py", "--quick", *arguments.split()))
+        assert message in said and said.count("\n") == 1
 
 
 def test_the_walkthrough_fits_its_width_and_is_a_page_too(folder: Path, tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """Training through Lightning: what it learns, how it stops and goes on, and what it leaves behind."""
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning as L
@@ -397,3 +399,17 @@ def test_a_worker_says_nothing_where_its_run_is_killed_while_taking_a_batch_over
         for given in ([], ["quiet"])
     ]
     assert "Traceback" in said[0] and said[1] == ""
+
+
+def test_the_perplexity_of_a_loss_beyond_all_bounds_is_infinite(
+    module: TranslationModule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: dict[str, Any] = {}
+    trainer = SimpleNamespace(strategy=SimpleNamespace(reduce=lambda sums, reduce_op: sums), global_step=1)
+    monkeypatch.setattr(TranslationModule, "trainer", trainer)
+    monkeypatch.setattr(module, "log_dict", logged.update)
+    monkeypatch.setattr(module, "log", lambda *_: None)
+    for nll, perplexity in ((2.0, math.exp(2)), (800.0, math.inf)):
+        module._validation_sums = torch.tensor([3 * nll, 4 * nll, 4.0])
+        module.on_validation_epoch_end()
+        assert [float(value) for value in logged.values()] == pytest.approx([0.75 * nll, nll, perplexity])

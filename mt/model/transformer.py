@@ -32,7 +32,7 @@ class Decoder(nn.Module):
     def __init__(self, layers: Iterable[DecoderLayer], *, d_model: int) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
-        self.norm = nn.LayerNorm(d_model)  # float32 for the loss, also under autocast
+        self.norm = nn.LayerNorm(d_model)  # float32 also under autocast: the loss of fp16 needs it
 
     def forward(
         self,

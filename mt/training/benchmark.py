@@ -10,12 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from typing import Any
 
 import lightning as L
 import torch
-from torch import nn
 from torch.utils.data import DataLoader
 
 from mt.data.batching import Batch, pad
@@ -25,6 +26,8 @@ from mt.search import default_max_length
 from mt.special_tokens import BOS, EOS, NEVER, PAD
 from mt.training.datamodule import TranslationData, loader
 from mt.training.module import TranslationModule
+from mt.training.precision import check_precision
+from mt.training.usual_code import seconds_of_training
 from mt.translator import Translator
 
 WARM_UP = 2  # steps that are not counted
@@ -89,7 +92,6 @@ class StepClock(L.Callback):
 def training(
     module: TranslationModule,
     data: TranslationData,
-    usual_model: nn.Module,
     *,
     precision: str,
     gigaflops: float,
@@ -98,15 +100,17 @@ def training(
 ) -> dict[str, float]:
     """Target pieces a second: this project through Lightning, the usual code in float32 in a plain loop.
 
-    Both see the same batches, which lie ready in memory.
+    Both see the same batches, which lie ready in memory. The usual code has a process of its own, whose allocator is as
+    the system has it (see `mt.command.arrange_memory`).
 
-    gigaflops: what the matrix products alone would reach, for the bound. The peak memory is that of this process
-    before the usual code begins.
+    gigaflops: what the matrix products alone would reach, for the bound.
     """
     model: dict[str, Any] = module.content["model"]  # type: ignore[assignment]
     planned = data.batches("train", data.batch_tokens, 0)
     batches = list(loader(data.pairs(planned[: WARM_UP + steps], 0)))
     counted = batches[WARM_UP:]
+    if not counted:
+        raise ValueError(f"an epoch of {len(batches)} batches is too short to measure: take more pairs")
     pieces = target_pieces(counted)
 
     def ours() -> float:
@@ -123,27 +127,18 @@ def training(
             enable_progress_bar=False,
             enable_model_summary=False,
         )
+        check_precision(precision, trainer.precision)
         trainer.fit(module, DataLoader(batches, batch_size=None))  # type: ignore[arg-type]
         return pieces / (clock.end - clock.start)
 
-    ours()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / MIB
-    usual_model.train()
-    criterion = nn.CrossEntropyLoss(ignore_index=PAD, label_smoothing=module.label_smoothing)
-    optimizer = torch.optim.AdamW(usual_model.parameters(), lr=module.learning_rate, betas=(0.9, module.beta2))
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as other_process:
 
-    def usual() -> float:
-        for i, batch in enumerate(batches):
-            if i == WARM_UP:
-                start = time.perf_counter()
-            optimizer.zero_grad()
-            logits = usual_model(batch.src, batch.tgt_in)
-            criterion(logits.flatten(end_dim=1), batch.tgt_out.flatten()).backward()
-            nn.utils.clip_grad_norm_(usual_model.parameters(), 1.0)
-            optimizer.step()
-        return pieces / (time.perf_counter() - start)
+        def usual() -> float:
+            settings = (module.learning_rate, module.label_smoothing, WARM_UP)
+            return pieces / other_process.submit(seconds_of_training, model, batches, *settings).result()
 
-    tokens_per_second, usual_tokens_per_second = medians(rounds, ours, usual)
+        usual(), ours()  # into caches, and past the other process's start
+        tokens_per_second, usual_tokens_per_second = medians(rounds, ours, usual)
     bound = pieces * gigaflops * 1e9 / sum(batch_flops(model, batch) for batch in counted)
     return {
         "tokens_per_second": tokens_per_second,
@@ -151,7 +146,7 @@ def training(
         "ratio": tokens_per_second / usual_tokens_per_second,
         "bound_tokens_per_second": bound,
         "bound_fraction": tokens_per_second / bound,
-        "peak_mib": peak,
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / MIB,
     }
 
 
@@ -201,6 +196,7 @@ def decoding(
     The plain loop has sentences of like length in its batches, too. identical: the share of the sentences of which it
     finds the same translation.
     """
+    singles = min(singles, len(sentences))
     ids = [[*row, EOS] for row in translator.tokenizer.encode(sentences)]
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
     plain: dict[int, list[int]] = {}

@@ -44,16 +44,29 @@ MODES = {"val/loss": "min", "val/nll": "min", "val/perplexity": "min", "val/bleu
 def mode_of(metric: str) -> str:
     """Whether the least or the most of a metric is the best. ValueError for one that isn't known here."""
     if metric not in MODES:
-        raise ValueError(f"callbacks.checkpoint.monitor={metric} is none of {', '.join(MODES)}: give its mode, too")
+        raise ValueError(f"monitor={metric} is none of {', '.join(MODES)}")
     return MODES[metric]
 
 
 class Checkpoint(ModelCheckpoint):
-    """Lightning's, which would forget the best score of a run whose folder was renamed, and the run's precision."""
+    """Lightning's, which would forget the best score of a run whose folder was renamed, and the run's precision.
+
+    monitor: of MODES, keeps the best by it; None: the newest.
+    """
+
+    def __init__(self, monitor: str | None = None, **options: Any) -> None:
+        super().__init__(monitor=monitor, mode=mode_of(monitor) if monitor else "min", **options)
 
     def on_save_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(trainer, module, checkpoint)
         checkpoint["precision"] = trainer.precision  # measured anew, it might come out otherwise
+
+    def on_load_checkpoint(self, trainer: L.Trainer, module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
+        """ValueError if the run had another metric: its best checkpoint would be overwritten by whatever comes next."""
+        before = [state["monitor"] for state in checkpoint["callbacks"].values() if state.get("monitor")]
+        if self.monitor not in (None, *before):
+            name = "callbacks.checkpoint.monitor"
+            check_same({name: ", ".join(before)}, {name: self.monitor})
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         best = Path(str(self.dirpath)) / Path(state_dict["best_model_path"]).name
@@ -62,6 +75,13 @@ class Checkpoint(ModelCheckpoint):
             best_k = {str(best): score for score in state_dict["best_k_models"].values()}
             state_dict = {**state_dict, **moved, "best_k_models": best_k, "dirpath": self.dirpath}
         super().load_state_dict(state_dict)
+
+
+class EarlyStopping(L.pytorch.callbacks.EarlyStopping):
+    """Lightning's, which takes the mode from the metric. monitor: of MODES."""
+
+    def __init__(self, monitor: str, **options: Any) -> None:
+        super().__init__(monitor, mode=mode_of(monitor), **options)
 
 
 class LastCheckpoint(Checkpoint):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mt.special_tokens import PAD
 
-LOGITS = 2**21  # at a time: 8 MB in float32
+LOGITS = 2**21  # at a time: 8 MB in float32, and as much for their probabilities
 
 
 class Loss(NamedTuple):

@@ -159,8 +159,8 @@ class TranslationModule(L.LightningModule):
         self._validation_sums += _sums(loss)
 
     def on_validation_epoch_end(self) -> None:
-        smoothed, nll, tokens = self.trainer.strategy.reduce(self._validation_sums, reduce_op="sum").tolist()
-        values = {"val/loss": smoothed / tokens, "val/nll": nll / tokens, "val/perplexity": math.exp(nll / tokens)}
+        smoothed, nll, tokens = self.trainer.strategy.reduce(self._validation_sums, reduce_op="sum")
+        values = {"val/loss": smoothed / tokens, "val/nll": nll / tokens, "val/perplexity": (nll / tokens).exp()}
         self.log_dict(values)
         self.log("step", float(self.trainer.global_step))
 

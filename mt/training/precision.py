@@ -24,6 +24,12 @@ def choose_precision(accelerator: str) -> tuple[str, str]:
     return ("bf16-mixed" if half > WORTH_IT * single else "32-true"), measured
 
 
+def check_precision(asked: str | int, given: str) -> None:
+    """ValueError where Lightning has, with a warning only, taken bf16 instead of what a processor doesn't have."""
+    if given == "bf16-mixed" and not str(asked).startswith("bf16"):
+        raise ValueError(f"precision={asked} is for GPUs: a processor has bf16-mixed and 32-true")
+
+
 def _gigaflops(*dtypes: torch.dtype) -> list[float]:
     """The best of some products in the shape of a feed-forward layer, in turns: what else runs slows all of them."""
     rows, d_model, d_ff = 1024, 256, 1024
