@@ -109,9 +109,9 @@ def prepare(
             splits, report = _clean_splits(sources, names, src, tgt, max_ratio, held_out, Path(work) / "read")
             tokenizer = Tokenizer.train(_sentences(splits["train"]), vocab_size)
             done = Path(work) / "done"
-            for name, split in splits.items():
+            for name in list(splits):
                 longest = max_pieces if name == "train" else LONGEST_HELD_OUT
-                split = _tokenise(split, tokenizer, longest, report[name])
+                split = _tokenise(splits.pop(name), tokenizer, longest, report[name])  # its file is not kept in memory
                 _keep(split, name, report)
                 split.save_to_disk(done / name)
             (done / "tokenizer.model").write_bytes(tokenizer.model)

@@ -33,7 +33,6 @@ class BatchedPairs(Dataset[Batch]):
         sampling: float,
         seed: tuple[int, ...],
     ) -> None:
-        self.split = split.select_columns(["src", "tgt", "src_ids", "tgt_ids"])
         self.ids = split.select_columns(["src_ids", "tgt_ids"])
         self.batches = batches
         self.tokenizer = tokenizer
@@ -46,13 +45,13 @@ class BatchedPairs(Dataset[Batch]):
 
     def __getitem__(self, i: int) -> Batch:
         rows = self.batches[i]
-        varied = self.noise or self.sampling
-        pairs = (self.split if varied else self.ids)[rows[rows != NONE]]
+        pairs = self.ids[rows[rows != NONE]]
         parts = np.count_nonzero(rows != NONE, axis=1).tolist()
         src, tgt = ([list(chain(*ids)) for ids in grouped(pairs[side], parts)] for side in ("src_ids", "tgt_ids"))
-        if not varied:
+        if not self.noise and not self.sampling:
             return make_batch(src, tgt)
-        src_texts, tgt_texts = ([" ".join(texts) for texts in grouped(pairs[side], parts)] for side in ("src", "tgt"))
+        # Texts as their ids have them: those of the split would be read from the disk, too.
+        src_texts, tgt_texts = ([self.tokenizer.decode(ids) for ids in side] for side in (src, tgt))
         src_room, tgt_room = max(map(len, src)), max(map(len, tgt))
         random = np.random.default_rng([*self.seed, int(rows[0, 0])])
         noisy = [add_noise(text, self.noise, random) for text in src_texts]
