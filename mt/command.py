@@ -71,9 +71,9 @@ def arrange_memory() -> None:
     """What this process keeps of its memory, for speed, and what it doesn't. Before torch computes anything.
 
     glibc would give large blocks back to the system as soon as they are freed, and each of their pages costs a fault
-    when the next tensor takes it anew: a tenth of a training step. oneDNN would keep 1,024 compiled products. The shapes
-    of batches are many and seldom come again, so that in bf16 most of these only lie between what is freed: 64 are
-    those of a step and no slower, with hundreds of megabytes less.
+    when the next tensor takes it anew: a tenth of a training step. oneDNN would keep 1,024 compiled products; but the
+    shapes of batches are many and seldom come again. With the 64 of a step it is no slower, and takes hundreds of
+    megabytes less in bf16, most of them holes between those products.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
