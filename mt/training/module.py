@@ -111,7 +111,7 @@ class TranslationModule(L.LightningModule):
         pairs = self.trainer.train_dataloader.dataset  # type: ignore[union-attr]
         rows = pairs.batches[batch_index]
         indices = rows[rows != NONE].tolist()
-        first = pairs.split[indices[0]]["src"][:60]
+        first = pairs.tokenizer.decode(pairs.ids[indices[0]]["src_ids"])[:60]
         return (
             f"the loss is not finite in step {self.trainer.global_step + 1}, whose batch holds the training pairs "
             f"{', '.join(map(str, indices))} (the first: {first!r}): lower optimizer.learning_rate; "
