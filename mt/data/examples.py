@@ -51,7 +51,7 @@ class BatchedPairs(Dataset[Batch]):
         if not self.noise and not self.sampling:
             return make_batch(src, tgt)
         # Texts as their ids have them: those of the split would be read from the disk, too.
-        src_texts, tgt_texts = ([self.tokenizer.decode(ids) for ids in side] for side in (src, tgt))
+        src_texts = [self.tokenizer.decode(ids) for ids in src]
         src_room, tgt_room = max(map(len, src)), max(map(len, tgt))
         random = np.random.default_rng([*self.seed, int(rows[0, 0])])
         noisy = [add_noise(text, self.noise, random) for text in src_texts]
@@ -60,6 +60,7 @@ class BatchedPairs(Dataset[Batch]):
             if len(ids) <= src_room:
                 src_texts[row], src[row] = noisy[row], ids
         if self.sampling:
+            tgt_texts = [self.tokenizer.decode(ids) for ids in tgt]
             for texts, side, room in ((src_texts, src, src_room), (tgt_texts, tgt, tgt_room)):
                 side[:] = [self._sample(*row, room, random) for row in zip(texts, side, strict=True)]
         return make_batch(src, tgt)
